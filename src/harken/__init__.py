@@ -4,6 +4,6 @@
 sides (server and client). The promise: never silently stale.
 """
 
-__version__ = "0.1.0.dev0"
+from harken.version import __version__
 
 __all__ = ["__version__"]
