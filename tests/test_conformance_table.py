@@ -1,5 +1,6 @@
 """The generator of docs/conformance.md, run on small projects of its own."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -46,7 +47,8 @@ def lay(root: Path, tests: str, clauses: str = CLAUSES) -> Path:
 def run(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """The command on that project, as a user runs it."""
     command = [sys.executable, conformance_table.__file__, "--root", str(root), *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    bare = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return subprocess.run(command, env=bare, capture_output=True, text=True, timeout=50, check=False)
 
 
 def test_markers_of_modules_classes_functions_and_parameters_count(tmp_path: Path) -> None:

@@ -39,10 +39,12 @@ ARROWS: dict[str, frozenset[str]] = {
     "": MIDDLE | {"sources", "integrations"},  # harken/__init__.py, which nobody below may name
 }
 
-IMPURE = frozenset(
-    "asyncio anyio concurrent datetime io logging multiprocessing os pathlib queue random sched selectors signal "
-    "socket ssl subprocess threading time".split()
-)
+# fmt: off
+IMPURE = frozenset({
+    "anyio", "asyncio", "concurrent", "datetime", "io", "logging", "multiprocessing", "os", "pathlib",
+    "queue", "random", "sched", "selectors", "signal", "socket", "ssl", "subprocess", "threading", "time",
+})
+# fmt: on
 
 EXTRAS = (
     "click",
