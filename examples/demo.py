@@ -123,7 +123,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="A folder as a live MCP server, and a listener on it.")
     parser.add_argument("--once", action="store_true", help="end after the first event")
     options = parser.parse_args()
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)
     TODAY.touch()  # so that the edit is an update of something that the listener already watches
     return run(options.once)
