@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Generic, Literal, TypeVar
 
@@ -28,7 +29,8 @@ S = TypeVar("S", bound=Subscription)
 Report = Literal["subscribed", "child"]
 """Which URI a notification about a sub-resource names (decision D8)."""
 
-# How many children one subscription may have pending before they collapse into what it subscribed to.
+# How many entries one subscription may have pending before its further children collapse into what it
+# subscribed to: so never more than this many children are pending, whatever else is.
 MAX_CHILDREN = 64
 
 
@@ -49,6 +51,7 @@ class Index(Generic[S]):
         }
         # Most URIs have one subscriber: then it stands here itself, since a dict of one takes 200 bytes.
         self._uris: dict[str, S | dict[S, None]] = {}
+        self._longest = 0  # of the URIs ever named here, so that a longer one isn't taken apart in vain
 
     def add(self, subscription: S) -> None:
         """Let events reach `subscription` from now on."""
@@ -58,6 +61,8 @@ class Index(Generic[S]):
                 subscribers[subscription] = None
         uris = self._uris
         for uri in subscription.honored.spellings:
+            if len(uri) > self._longest:
+                self._longest = len(uri)
             present = uris.get(uri)
             if present is None:
                 uris[uri] = subscription
@@ -80,7 +85,7 @@ class Index(Generic[S]):
                 if not present:
                     del uris[uri]
 
-    def mark(self, event: Event, dirty: list[S]) -> None:
+    def mark(self, event: Event, dirty: list[S] | deque[S]) -> None:
         """Make `event` pending wherever it is wanted; whoever had nothing pending before is added to `dirty`.
 
         Raises InvalidURI.
@@ -92,14 +97,14 @@ class Index(Generic[S]):
         if (present := self._uris.get(uri)) is not None:
             self._mark_uri(present, uri, dirty)
         if self._subresources:
-            for ancestor in ancestors(uri):
+            for ancestor in ancestors(uri, self._longest):
                 if (present := self._uris.get(ancestor)) is not None:
                     if self._report == "subscribed":
                         self._mark_uri(present, ancestor, dirty)
                     else:
                         self._mark_child(present, ancestor, uri, dirty)
 
-    def _mark_uri(self, present: S | dict[S, None], uri: str, dirty: list[S]) -> None:
+    def _mark_uri(self, present: S | dict[S, None], uri: str, dirty: list[S] | deque[S]) -> None:
         head = resource_updated_head(uri)
         for subscription in _each(present):
             pending = subscription.pending
@@ -108,7 +113,9 @@ class Index(Generic[S]):
             spelled = subscription.honored.spellings[uri]
             pending[uri] = head if spelled is uri or spelled == uri else resource_updated_head(spelled)  # D7
 
-    def _mark_child(self, present: S | dict[S, None], ancestor: str, child: str, dirty: list[S]) -> None:
+    def _mark_child(
+        self, present: S | dict[S, None], ancestor: str, child: str, dirty: list[S] | deque[S]
+    ) -> None:
         """Name the child, until so many are pending that naming the ancestor says it all."""
         head = resource_updated_head(child)
         for subscription in _each(present):
@@ -117,7 +124,7 @@ class Index(Generic[S]):
                 dirty.append(subscription)
             if child in pending or ancestor in pending:
                 continue
-            if len(pending) < len(subscription.honored.spellings) + MAX_CHILDREN:
+            if len(pending) < MAX_CHILDREN:
                 pending[child] = head
             else:
                 pending[ancestor] = resource_updated_head(subscription.honored.spellings[ancestor])
@@ -127,7 +134,7 @@ def _each(present: S | dict[S, None]) -> Iterable[S]:
     return present if isinstance(present, dict) else (present,)
 
 
-def _mark(subscribers: dict[S, None], item: object, head: bytes, dirty: list[S]) -> None:
+def _mark(subscribers: dict[S, None], item: object, head: bytes, dirty: list[S] | deque[S]) -> None:
     for subscription in subscribers:
         pending = subscription.pending
         if not pending:

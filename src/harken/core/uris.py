@@ -17,12 +17,13 @@ __all__ = ["ancestors", "normalize"]
 _PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//[^/?#]*)?([^?#]*)(\?[^#]*)?(#.*)?", re.DOTALL)
 _ILLEGAL = re.compile(r'[\x00-\x20\x7f<>"{}|\\^`]|%(?![0-9A-Fa-f]{2})')
 # Nearly every URI is in normal form already, and this sees it in one pass: no percent sign, no upper case
-# before the path, no segment that starts with a dot.
+# before the path, no segment that starts with a dot. Two slashes always open an authority.
 _NORMAL = re.compile(
-    r"[a-z][a-z0-9+.-]*:(?://[a-z0-9._~:@!$&'()*+,;=\[\]-]*(?=[/?#]|\Z))?"
+    r"[a-z][a-z0-9+.-]*:(?://[a-z0-9._~:@!$&'()*+,;=\[\]-]*(?=[/?]|\Z)|(?!//))"
     r"(?:(?!/\.)[A-Za-z0-9._~:@!$&'()*+,;=/\[\]-])*(?:\?[A-Za-z0-9._~:@!$&'()*+,;=/?\[\]-]*)?\Z"
 )
 _ENCODED = re.compile(r"%[0-9A-Fa-f]{2}")
+_OCTETS = [chr(octet) if octet < 0x80 else f"%{octet:02X}" for octet in range(0x100)]
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _SHOWN = 80  # how much of a bad URI an error message repeats, in characters
 
@@ -43,20 +44,24 @@ def normalize(uri: str) -> str:
     path = _tidy(path)
     if authority or path.startswith("/"):
         path = _remove_dot_segments(path)
+    if not authority and path.startswith("//"):
+        path = "/." + path  # else what follows would be read as an authority (RFC 3986, section 3.3)
     return f"{scheme.lower()}:{_lower_host(_tidy(authority))}{path}{_tidy(query)}{_tidy(fragment)}"
 
 
-def ancestors(uri: str) -> Iterator[str]:
+def ancestors(uri: str, longest: int | None = None) -> Iterator[str]:
     """Every URI in normal form that has `uri`, in normal form too, below it; nearest first.
 
-    Whole segments only: `x://a/b` lies below `x://a/` and `x://a`; `x://ab` lies below neither.
+    Whole segments only: `x://a/b` lies below `x://a/` and `x://a`; `x://ab` lies below neither. Those of more
+    than `longest` characters are left out, so that a URI of a million slashes costs what the caller can use.
     """
+    longest = len(uri) - 1 if longest is None else min(longest, len(uri) - 1)
     path_end = min((at for at in (uri.find("?"), uri.find("#")) if at >= 0), default=len(uri))
     colon = uri.find(":")
     start = colon + 3 if uri.startswith("//", colon + 1) else colon + 1
-    slash = uri.rfind("/", start, path_end)
+    slash = uri.rfind("/", start, min(path_end, longest + 1))
     while slash >= 0:
-        if slash + 1 < len(uri):
+        if slash < longest:
             yield uri[: slash + 1]
         yield uri[:slash]
         slash = uri.rfind("/", start, slash)
@@ -64,16 +69,14 @@ def ancestors(uri: str) -> Iterator[str]:
 
 def _tidy(part: str) -> str:
     """Percent-encodings as RFC 3986 sections 6.2.2.1 and 6.2.2.2 want them."""
-    if not part.isascii():
-        try:
-            part = "".join(c if c < "\x80" else _percent(c.encode()) for c in part)
-        except UnicodeEncodeError as error:
-            raise InvalidURI("not a URI (it holds half of a surrogate pair)") from error
-    return _ENCODED.sub(_shortest, part) if "%" in part else part
-
-
-def _percent(octets: bytes) -> str:
-    return "".join(f"%{octet:02X}" for octet in octets)
+    if "%" in part:
+        part = _ENCODED.sub(_shortest, part)
+    if part.isascii():
+        return part
+    try:
+        return "".join([_OCTETS[octet] for octet in part.encode()])
+    except UnicodeEncodeError as error:
+        raise InvalidURI("not a URI (it holds half of a surrogate pair)") from error
 
 
 def _shortest(encoded: re.Match[str]) -> str:

@@ -42,6 +42,7 @@ __all__ = [
     "PARSE_ERROR",
     "PROTOCOL_VERSION",
     "RESOURCE_UPDATED",
+    "SERVER_INFO",
     "SUBSCRIPTION_ID",
     "SUPPORTED_VERSIONS",
     "UNSUPPORTED_VERSION",
@@ -82,7 +83,7 @@ SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 _VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 _CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
 _CLIENT_INFO_KEY = "io.modelcontextprotocol/clientInfo"
-_SERVER_INFO_KEY = "io.modelcontextprotocol/serverInfo"
+SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 
 # A5: the codes that the specification defines, and no others.
 PARSE_ERROR = -32700
@@ -94,7 +95,8 @@ HEADER_MISMATCH = -32020
 UNSUPPORTED_VERSION = -32022
 
 MAX_ID_BYTES = 1024  # of a string id in UTF-8
-MAX_ID_DIGITS = 4300  # where Python itself stops turning digits into integers
+MAX_ID_DIGITS = 4300  # where Python itself stops turning digits into integers, and msgspec with it
+_ID_BOUND = 10**MAX_ID_DIGITS
 
 RequestId = int | str
 """A JSON-RPC id as this protocol allows it: an integer or a string; `1` is not `"1"`."""
@@ -162,8 +164,10 @@ def decode(body: bytes) -> Inbound:
     if envelope.jsonrpc != "2.0" or not isinstance(envelope.method, str):
         problem = 'jsonrpc must be "2.0"' if envelope.jsonrpc != "2.0" else "method must be a string"
         raise InvalidMessage(INVALID_REQUEST, problem, id=request_id, answerable=answerable)
-    params = None if envelope.params is msgspec.UNSET else _value(envelope.params)
-    if (params is not None and not isinstance(params, dict)) or envelope.params == b"null":
+    if envelope.params is msgspec.UNSET:
+        return Inbound(request_id, envelope.method, None)
+    params = _value(envelope.params, request_id)
+    if not isinstance(params, dict):
         raise InvalidMessage(INVALID_PARAMS, "params must be an object", id=request_id, answerable=answerable)
     return Inbound(request_id, envelope.method, params)
 
@@ -176,7 +180,10 @@ def _open(body: bytes) -> _Envelope:
     try:
         return _envelope_decoder.decode(body)
     except msgspec.ValidationError as error:
-        what = "batches are not supported" if body.lstrip()[:1] == b"[" else "a message must be an object"
+        first = body.lstrip()[:1]
+        what = "batches are not supported" if first == b"[" else "a message must be an object"
+        if first == b"{":
+            what = f"the message can't be read ({error})"  # a number beyond the caps, such as the id
         raise InvalidMessage(INVALID_REQUEST, what) from error
     except msgspec.DecodeError as error:
         raise InvalidMessage(PARSE_ERROR, f"the message is not JSON ({error})") from error
@@ -184,9 +191,12 @@ def _open(body: bytes) -> _Envelope:
         raise InvalidMessage(PARSE_ERROR, "the message is nested too deeply") from error
 
 
-def _value(raw: msgspec.Raw) -> object:
+def _value(raw: msgspec.Raw, id: RequestId | None) -> object:
     try:
         return _value_decoder.decode(raw)
+    except msgspec.ValidationError as error:  # JSON, but a number beyond what can be read
+        what = f"params can't be read ({error})"
+        raise InvalidMessage(INVALID_PARAMS, what, id=id, answerable=id is not None) from error
     except msgspec.DecodeError as error:
         raise InvalidMessage(PARSE_ERROR, f"the message is not JSON ({error})") from error
     except RecursionError as error:
@@ -206,7 +216,7 @@ def valid_id(id: object) -> bool:
     """Whether `id` may name a request (clause T6): an integer or a string, within the caps."""
     if isinstance(id, str):
         return len(id) <= MAX_ID_BYTES and len(id.encode()) <= MAX_ID_BYTES
-    return isinstance(id, int) and not isinstance(id, bool)
+    return isinstance(id, int) and not isinstance(id, bool) and -_ID_BOUND < id < _ID_BOUND
 
 
 def read_meta(params: Mapping[str, object] | None) -> Meta:
@@ -300,7 +310,7 @@ def result_head(id: bytes, server_info: Mapping[str, str]) -> bytes:
 @lru_cache(maxsize=64)
 def _result_meta(**server_info: str) -> bytes:
     return b'"_meta":{"%b":%b,"%b":' % (
-        _SERVER_INFO_KEY.encode(),
+        SERVER_INFO.encode(),
         _encode(server_info),
         SUBSCRIPTION_ID.encode(),
     )
