@@ -1,0 +1,49 @@
+"""Options that several commands share, spelled and explained alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+__all__ = ["host_option", "json_option", "port_option", "token_option"]
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def host_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--host`."""
+    return click.option(
+        "--host",
+        default="127.0.0.1",
+        show_default=True,
+        help="The address to serve at; 0.0.0.0 means all of this machine's.",
+    )(function)
+
+
+def port_option(default: int) -> Decorator:
+    """`--port`."""
+    return click.option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        default=default,
+        show_default=True,
+        help="The port to serve at; 0 picks a free one.",
+    )
+
+
+def json_option(what: str) -> Decorator:
+    """`--json`, for machines: one object a line on stdout."""
+    return click.option("--json", "as_json", is_flag=True, help=f"For programs: {what}.")
+
+
+def token_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--token`."""
+    return click.option(
+        "--token",
+        envvar="HARKEN_TOKEN",
+        metavar="TOKEN",
+        help="The bearer token to show. Also read from HARKEN_TOKEN, which keeps it out of the list of "
+        "processes.",
+    )(function)

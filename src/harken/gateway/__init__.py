@@ -1,0 +1,1 @@
+"""The standalone hub, and how our own commands run a server."""
