@@ -1,0 +1,1 @@
+"""What carries events from whoever publishes to the hubs."""

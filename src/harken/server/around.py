@@ -1,0 +1,168 @@
+"""Standing around another ASGI app: its lifespan, and what its `server/discover` says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from harken.core.events import ALL_KINDS, Kind
+from harken.core.wire import DISCOVER, PROTOCOL_VERSION, RequestId, encode_result
+from harken.server.asgi import ASGIApp, Message, Receive, Scope, Send
+from harken.server.discover import BITS, with_bits
+
+if TYPE_CHECKING:
+    from harken.server.hub import Hub
+
+__all__ = ["Answer", "Inner", "lifespan", "pass_on"]
+
+
+class Answer(msgspec.Struct):
+    """What the app answered to `server/discover`: its result, or a refusal to pass on."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    result: dict[str, Any] | None
+
+
+class Inner:
+    """The app around which the hub stands, as far as its `server/discover` goes."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._kinds: frozenset[Kind] | None = None
+
+    async def discover(self, hub: Hub, scope: Scope, body: bytes) -> Answer | None:
+        """The app's answer with the bits told truly (clause R20); None where the app has no such method."""
+        answer = await self._ask(scope, body)
+        if answer.result is not None:
+            capabilities = answer.result.get("capabilities")
+            capabilities = capabilities if isinstance(capabilities, dict) else {}
+            self._kinds = _kinds_within(capabilities)
+            answer.result["capabilities"] = with_bits(capabilities, hub.kinds(self._kinds))
+            return answer
+        if answer.status in {401, 403}:  # who may not ask the app may not ask us either
+            return answer
+        if answer.status < 500:
+            self._kinds = ALL_KINDS
+        return None
+
+    async def kinds(self, hub: Hub, scope: Scope, body: bytes) -> frozenset[Kind]:
+        """The kinds whose family the app has, asked on behalf of a listen and remembered."""
+        if self._kinds is None:
+            asked = dict(scope)
+            asked["headers"] = [
+                (name, DISCOVER.encode() if name.lower() == b"mcp-method" else value)
+                for name, value in scope["headers"]
+                if name.lower() != b"content-length"
+            ]
+            message = msgspec.json.decode(body)
+            params = {"_meta": message["params"]["_meta"]}
+            question = msgspec.json.encode({"jsonrpc": "2.0", "id": 0, "method": DISCOVER, "params": params})
+            asked["headers"].append((b"content-length", str(len(question)).encode()))
+            await self.discover(hub, asked, question)
+        return ALL_KINDS if self._kinds is None else self._kinds
+
+    async def _ask(self, scope: Scope, body: bytes) -> Answer:
+        start: Message = {"status": 500, "headers": []}
+        chunks: list[bytes] = []
+        asked = False
+        answered = asyncio.Event()
+
+        async def receive() -> Message:
+            nonlocal asked
+            if not asked:
+                asked = True
+                return {"type": "http.request", "body": body, "more_body": False}
+            await answered.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                start.update(message)
+            elif message["type"] == "http.response.body":
+                chunks.append(message.get("body", b""))
+                if not message.get("more_body", False):
+                    answered.set()
+
+        await self._app(scope, receive, send)
+        whole = b"".join(chunks)
+        return Answer(start["status"], list(start.get("headers", [])), whole, _result(whole))
+
+
+async def pass_on(answer: Answer, id: RequestId, send: Send) -> None:
+    """Send the app's answer, with our result where there is one."""
+    body, headers = answer.body, answer.headers
+    if answer.result is not None:
+        body = encode_result(id, answer.result)
+        headers = [(n, v) for n, v in headers if n.lower() not in {b"content-type", b"content-length"}]
+        headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _result(body: bytes) -> dict[str, Any] | None:
+    """The result in an answer, which is JSON or an SSE stream (clause H12)."""
+    candidates = [body, *(line[5:] for line in body.splitlines() if line.startswith(b"data:"))]
+    for candidate in candidates:
+        try:
+            message = msgspec.json.decode(candidate)
+        except (msgspec.DecodeError, RecursionError):
+            continue
+        result = message.get("result") if isinstance(message, dict) else None
+        if isinstance(result, dict) and PROTOCOL_VERSION in result.get("supportedVersions", ()):
+            return result
+    return None
+
+
+def _kinds_within(capabilities: Mapping[str, object]) -> frozenset[Kind]:
+    return frozenset(kind for kind, (family, _) in BITS.items() if family in capabilities)
+
+
+async def lifespan(hub: Hub, app: ASGIApp | None, scope: Scope, receive: Receive, send: Send) -> None:
+    """Run the hub as long as the server runs, around the app's own lifespan where it has one."""
+    if app is None:
+        await _own_lifespan(hub, receive, send)
+        return
+    told = False
+
+    async def receive_first() -> Message:
+        message = await receive()
+        if message["type"] == "lifespan.startup":
+            await hub.start()
+        else:
+            await hub.drain()
+        return message
+
+    async def send_last(message: Message) -> None:
+        nonlocal told
+        told = True
+        if message["type"] == "lifespan.shutdown.complete":
+            await hub.aclose()
+        await send(message)
+
+    try:
+        await app(scope, receive_first, send_last)
+    except Exception:
+        # By ASGI's rule an app that raises at once has no lifespan. The hub has one all the same.
+        if told:
+            raise
+        await hub.start()
+        await send({"type": "lifespan.startup.complete"})
+        await _shutdown(hub, receive, send)
+
+
+async def _own_lifespan(hub: Hub, receive: Receive, send: Send) -> None:
+    await receive()
+    await hub.start()
+    await send({"type": "lifespan.startup.complete"})
+    await _shutdown(hub, receive, send)
+
+
+async def _shutdown(hub: Hub, receive: Receive, send: Send) -> None:
+    await receive()
+    await hub.aclose()
+    await send({"type": "lifespan.shutdown.complete"})

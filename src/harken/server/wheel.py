@@ -1,0 +1,94 @@
+"""Many deadlines, one timer: a hub with a hundred thousand streams holds one timer handle."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+__all__ = ["Wheel"]
+
+
+class Due(Protocol):
+    """Something with a deadline."""
+
+    slot: int | None
+    """The wheel's own note of where this stands; None where it doesn't."""
+
+
+D = TypeVar("D", bound=Due)
+
+
+class Wheel(Generic[D]):
+    """Calls `due(item, now)` once for each item, at its deadline or up to `grain` seconds later."""
+
+    def __init__(self, due: Callable[[D, float], None], grain: float) -> None:
+        self._due = due
+        self._grain = grain
+        self._slots: dict[int, dict[D, None]] = {}
+        self._order: list[int] = []
+        self._handle: asyncio.TimerHandle | None = None
+        self._next: int | None = None
+
+    def schedule(self, item: D, when: float) -> None:
+        """Let `item` be due at `when`, in the loop's seconds, instead of what was planned before."""
+        slot = int(when / self._grain) + 1
+        if item.slot == slot:
+            return
+        self._take_out(item)
+        item.slot = slot
+        if slot not in self._slots:
+            self._slots[slot] = {}
+            heapq.heappush(self._order, slot)
+        self._slots[slot][item] = None
+        if self._next is None or slot < self._next:
+            self._arm(slot)
+
+    def hasten(self, item: D, when: float) -> None:
+        """Let `item` be due at `when` if it would be later otherwise."""
+        if item.slot is None or when < item.slot * self._grain:
+            self.schedule(item, when)
+
+    def cancel(self, item: D) -> None:
+        """Let `item` never be due; without any item there is no timer."""
+        self._take_out(item)
+        if not self._slots:
+            self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        if self._handle is not None:
+            self._handle.cancel()
+        self._handle = self._next = None
+        self._slots.clear()
+        self._order.clear()
+
+    def _take_out(self, item: D) -> None:
+        slot, item.slot = item.slot, None
+        if slot is not None and (items := self._slots.get(slot)) is not None:
+            items.pop(item, None)
+            if not items:
+                del self._slots[slot]  # its number stays in the order until it comes up
+
+    def _arm(self, slot: int) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        self._next = slot
+        self._handle = asyncio.get_running_loop().call_at(slot * self._grain, self._turn)
+
+    def _turn(self) -> None:
+        self._handle = self._next = None
+        now = asyncio.get_running_loop().time()
+        current = int(now / self._grain)
+        while self._order and self._order[0] <= current:
+            items = self._slots.pop(heapq.heappop(self._order), {})
+            for item in items:
+                item.slot = None
+            for item in items:
+                if item.slot is None:
+                    self._due(item, now)
+        while self._order and self._order[0] not in self._slots:
+            heapq.heappop(self._order)
+        if self._order:
+            self._arm(self._order[0])
