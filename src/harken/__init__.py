@@ -4,6 +4,59 @@
 sides (server and client). The promise: never silently stale.
 """
 
+from harken.client.connection import Connection
+from harken.client.listen import connect, listen
+from harken.client.subscription import Subscription
+from harken.core.demux import Ending
+from harken.core.events import (
+    Event,
+    Kind,
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ToolsListChanged,
+)
+from harken.core.filters import Filter
+from harken.errors import (
+    ConnectionLost,
+    HarkenError,
+    HubClosed,
+    InvalidFilter,
+    InvalidMessage,
+    InvalidURI,
+    ListenTimeout,
+    NeverAcknowledged,
+    PoolFull,
+    ProtocolError,
+    Refused,
+    RPCError,
+)
 from harken.version import __version__
 
-__all__ = ["__version__"]
+__all__ = [
+    "Connection",
+    "ConnectionLost",
+    "Ending",
+    "Event",
+    "Filter",
+    "HarkenError",
+    "HubClosed",
+    "InvalidFilter",
+    "InvalidMessage",
+    "InvalidURI",
+    "Kind",
+    "ListenTimeout",
+    "NeverAcknowledged",
+    "PoolFull",
+    "PromptsListChanged",
+    "ProtocolError",
+    "RPCError",
+    "Refused",
+    "ResourceUpdated",
+    "ResourcesListChanged",
+    "Subscription",
+    "ToolsListChanged",
+    "__version__",
+    "connect",
+    "listen",
+]

@@ -12,7 +12,8 @@
     ├── NeverAcknowledged               client: the stream ended without an acknowledgment
     ├── ListenTimeout (TimeoutError)    client: no acknowledgment in time
     ├── ProtocolError                   client: the peer broke the protocol
-    └── ConnectionLost                  client: the channel to the server is gone
+    ├── ConnectionLost                  client: the channel to the server is gone
+    └── PoolFull                        client: the caller's own HTTP client has no connection to spare
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ __all__ = [
     "InvalidURI",
     "ListenTimeout",
     "NeverAcknowledged",
+    "PoolFull",
     "ProtocolError",
     "RPCError",
     "Refused",
@@ -113,3 +115,7 @@ class ProtocolError(HarkenError):
 
 class ConnectionLost(HarkenError):
     """The channel to the server broke or was closed."""
+
+
+class PoolFull(HarkenError):
+    """The caller's own HTTP client has no connection to spare: each subscription holds one while it lives."""
