@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from itertools import product
 
 from harken.core.events import (
     Event,
@@ -58,13 +59,12 @@ class Filter:
     @property
     def kinds(self) -> frozenset[Kind]:
         """The kinds of which this filter asks for anything."""
-        asked = (
+        return _KINDS[
             self.tools_list_changed,
             self.prompts_list_changed,
             self.resources_list_changed,
-            self.resource_subscriptions,
-        )
-        return frozenset(kind for kind, wanted in zip(Kind, asked, strict=True) if wanted)
+            bool(self.resource_subscriptions),
+        ]
 
     @classmethod
     def parse(cls, value: object) -> Filter:
@@ -117,6 +117,10 @@ class Filter:
         return KIND_OF[type(event)] in self.kinds
 
 
+_KINDS = {
+    wanted: frozenset(kind for kind, asked in zip(Kind, wanted, strict=True) if asked)
+    for wanted in product((False, True), repeat=len(Kind))
+}
 _LISTS: Iterable[Kind] = tuple(kind for kind in Kind if kind is not Kind.RESOURCE_SUBSCRIPTIONS)
 
 

@@ -133,6 +133,7 @@ class Framing:
 SSE = Framing(b"event: message\ndata: ", b"\n\n")  # H2: one message an event, no id: field
 LINES = Framing(b"", b"\n")  # T1
 
+_ACKNOWLEDGED = State.ACKNOWLEDGED
 _CLOSE = b"}}}"  # what every head of core/wire leaves open behind the id
 
 
@@ -219,19 +220,26 @@ class Subscription:
 
     def take(self) -> bytes:
         """Everything that is to be written now, in its order; empty where there is nothing."""
+        if self.state is _ACKNOWLEDGED:
+            return self._take_pending()  # what TABLE says for this state, for the many
         heads: list[bytes] = []
         for output in self._step(Input.FLUSH):
             if output is Output.PENDING:
-                if self.pending:
-                    heads.extend(self.pending.values())
-                    self.pending.clear()
+                heads.extend(self.pending.values())
+                self.pending.clear()
             elif output is Output.ACKNOWLEDGMENT:
                 heads.append(acknowledged_head(self.honored))
             else:
                 heads.extend(self._end_heads())
-        if not heads:
+        return b"".join((self._before, self._separator.join(heads), self._close)) if heads else b""
+
+    def _take_pending(self) -> bytes:
+        pending = self.pending
+        if not pending:
             return b""
-        return b"".join((self._before, self._separator.join(heads), self._close))
+        frames = self._before + self._separator.join(pending.values()) + self._close
+        pending.clear()
+        return frames
 
     def _end_heads(self) -> list[bytes]:
         id = encode_id(self.id)

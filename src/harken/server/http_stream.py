@@ -111,9 +111,9 @@ class DirectStream(HTTPStream):
         self._send.__self__.transport.abort()  # type: ignore[attr-defined]  # _is_bare() saw uvicorn's
 
     def _write(self, message: Message) -> None:
-        sending = self._send(message).__await__()
+        sending: Any = self._send(message)
         try:
-            waits_for = next(sending)
+            waits_for = sending.send(None)
         except StopIteration:
             return
         self.hub.blocked(self)

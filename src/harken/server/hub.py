@@ -224,7 +224,8 @@ class Hub:
             self._wheel.schedule(
                 stream, min(stream.expires, now + self.keep_alive * random.uniform(0.5, 1.0))
             )
-        drain.look_again()
+        if len(self.streams) == 1:
+            drain.look_again()
         logger.debug("stream %r opened: %s", stream.id, stream.honored)
 
     def end(self, stream: Stream, ending: Ending) -> None:
