@@ -1,0 +1,1 @@
+"""What publishes by itself: a folder whose files are resources."""
