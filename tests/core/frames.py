@@ -18,6 +18,11 @@ ODD_IDS: list[RequestId] = [
 ]  # fmt: skip
 
 
+def brief(value: object) -> str:
+    """The start of a value, for the name of a test."""
+    return ascii(value)[:12]
+
+
 def same_id(one: object, other: object) -> bool:
     """Equal in type and in value: `1` is neither `"1"` nor `True` nor `1.0`."""
     return type(one) is type(other) and one == other

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 import msgspec
 
@@ -63,6 +64,8 @@ __all__ = [
     "result_head",
     "valid_id",
 ]
+
+T = TypeVar("T")
 
 PROTOCOL_VERSION = "2026-07-28"
 SUPPORTED_VERSIONS = (PROTOCOL_VERSION,)
@@ -178,25 +181,28 @@ def _open(body: bytes) -> _Envelope:
     except UnicodeDecodeError as error:
         raise InvalidMessage(PARSE_ERROR, f"the message is not UTF-8 (at byte {error.start})") from error
     try:
-        return _envelope_decoder.decode(body)
+        return _read(_envelope_decoder, body)
     except msgspec.ValidationError as error:
         first = body.lstrip()[:1]
         what = "batches are not supported" if first == b"[" else "a message must be an object"
         if first == b"{":
             what = f"the message can't be read ({error})"  # a number beyond the caps, such as the id
         raise InvalidMessage(INVALID_REQUEST, what) from error
-    except msgspec.DecodeError as error:
-        raise InvalidMessage(PARSE_ERROR, f"the message is not JSON ({error})") from error
-    except RecursionError as error:
-        raise InvalidMessage(PARSE_ERROR, "the message is nested too deeply") from error
 
 
 def _value(raw: msgspec.Raw, id: RequestId | None) -> object:
     try:
-        return _value_decoder.decode(raw)
+        return _read(_value_decoder, raw)
     except msgspec.ValidationError as error:  # JSON, but a number beyond what can be read
         what = f"params can't be read ({error})"
         raise InvalidMessage(INVALID_PARAMS, what, id=id, answerable=id is not None) from error
+
+
+def _read(decoder: msgspec.json.Decoder[T], text: bytes | msgspec.Raw) -> T:
+    try:
+        return decoder.decode(text)
+    except msgspec.ValidationError:
+        raise  # well-formed, so what is wrong is the caller's to say
     except msgspec.DecodeError as error:
         raise InvalidMessage(PARSE_ERROR, f"the message is not JSON ({error})") from error
     except RecursionError as error:
