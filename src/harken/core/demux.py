@@ -318,7 +318,8 @@ class Demux:
             return _notify(stream, message) or stream
         if isinstance(message, Result):
             stream.answer(message.result)
-        elif isinstance(message, Error):
+        else:
+            assert isinstance(message, Error)  # _find() has found an id in it
             stream.fail(message.error)
         return stream
 
