@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["Exit"]
+from harken.core.demux import Ending
+
+__all__ = ["EXIT_OF", "Exit"]
 
 
 class Exit(IntEnum):
@@ -24,8 +26,20 @@ class Exit(IntEnum):
     """What was waited for did not come in time."""
     INTERRUPTED = 130
     """Ctrl-C."""
+    TERMINATED = 143
+    """SIGTERM, to a command that has nothing to end gracefully."""
 
 
-EXPLAINED = """\b
-Exit codes: 0 ended gracefully or all events seen, 1 internal fault, 2 usage,
-3 refused, 4 lost, 5 timeout, 130 Ctrl-C."""
+EXIT_OF: dict[Ending, Exit] = {
+    Ending.COMPLETED: Exit.ENDED,
+    Ending.CANCELLED_BY_SERVER: Exit.ENDED,  # the other way that servers end a stream on purpose
+    Ending.NOTHING_HONORED: Exit.ENDED,
+    Ending.CLOSED: Exit.ENDED,
+    Ending.REFUSED: Exit.REFUSED,
+    Ending.NEVER_ACKNOWLEDGED: Exit.REFUSED,  # D11: final
+    Ending.ERROR_AFTER_ACK: Exit.LOST,
+    Ending.LOST: Exit.LOST,
+    Ending.PROTOCOL_ERROR: Exit.LOST,
+    Ending.TIMEOUT: Exit.TIMEOUT,
+}
+"""The exit code for each way a stream ends."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import logging
-import os
 import sys
 
 import click
@@ -76,12 +74,8 @@ def run(arguments: list[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        _forget_stdout()
+        from harken.cli.output import hush
+
+        hush()
         return Exit.ENDED  # `| head -1`: whoever read has seen enough
     return int(code or Exit.ENDED)
-
-
-def _forget_stdout() -> None:
-    """Keeps Python from flushing into the broken pipe once more at its exit."""
-    with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import click
 
-from harken.cli.options import host_option, json_option, port_option
+from harken.cli.options import check_token, host_option, json_option, port_option
 
 __all__ = ["hub"]
-
-
-def _token(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
-    if value is not None and not re.fullmatch(r"[!-~]+", value):
-        raise click.BadParameter("a token is made of visible ASCII characters, without spaces")
-    return value
 
 
 @click.command
@@ -24,7 +16,7 @@ def _token(_context: click.Context, _parameter: click.Parameter, value: str | No
     "--publish-token",
     metavar="TOKEN",
     envvar="HARKEN_PUBLISH_TOKEN",
-    callback=_token,
+    callback=check_token,
     help="What publishers must show as a bearer token. Needed unless --host is a loopback address; without "
     "it, programs on this machine may publish. Also read from HARKEN_PUBLISH_TOKEN, which keeps it out of "
     "the list of processes.",

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
-__all__ = ["host_option", "json_option", "port_option", "token_option"]
+__all__ = ["check_token", "host_option", "is_url", "json_option", "port_option", "token_option"]
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def check_token(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """A token that a header can carry."""
+    if value is not None and not re.fullmatch(r"[!-~]+", value):
+        raise click.BadParameter("a token is made of visible ASCII characters, without spaces")
+    return value
+
+
+def is_url(text: str) -> bool:
+    """Whether `text` is a URL that a server can have."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def host_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,6 +62,7 @@ def token_option(function: Callable[..., Any]) -> Callable[..., Any]:
         "--token",
         envvar="HARKEN_TOKEN",
         metavar="TOKEN",
+        callback=check_token,
         help="The bearer token to show. Also read from HARKEN_TOKEN, which keeps it out of the list of "
         "processes.",
     )(function)

@@ -8,7 +8,7 @@ import click
 import httpx2
 
 from harken.cli.exits import Exit
-from harken.cli.options import token_option
+from harken.cli.options import is_url, token_option
 from harken.core.events import Event
 from harken.gateway.entries import EVENT_NAMES, InvalidEntry, entry_of, make_event
 
@@ -77,13 +77,9 @@ def endpoint_of(hub: str) -> str:
 
     Raises click.UsageError for what is no URL.
     """
-    try:
-        parts = urlsplit(hub)
-        known = parts.scheme in {"http", "https"} and parts.hostname
-    except ValueError:
-        known = False
-    if not known:
+    if not is_url(hub):
         raise click.UsageError(f"--hub must be a URL such as http://127.0.0.1:8766, not {hub!r}")
+    parts = urlsplit(hub)
     path = parts.path.rstrip("/").removesuffix("/mcp")
     return parts._replace(path=f"{path}/publish", query="", fragment="").geturl()
 
