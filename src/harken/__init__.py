@@ -31,6 +31,9 @@ from harken.errors import (
     Refused,
     RPCError,
 )
+from harken.server.hub import Hub
+from harken.server.limits import Limits
+from harken.server.methods import Handler, Request
 from harken.version import __version__
 
 __all__ = [
@@ -39,12 +42,15 @@ __all__ = [
     "Ending",
     "Event",
     "Filter",
+    "Handler",
     "HarkenError",
+    "Hub",
     "HubClosed",
     "InvalidFilter",
     "InvalidMessage",
     "InvalidURI",
     "Kind",
+    "Limits",
     "ListenTimeout",
     "NeverAcknowledged",
     "PoolFull",
@@ -52,6 +58,7 @@ __all__ = [
     "ProtocolError",
     "RPCError",
     "Refused",
+    "Request",
     "ResourceUpdated",
     "ResourcesListChanged",
     "Subscription",
