@@ -27,6 +27,8 @@ logger = logging.getLogger("harken.client")
 _OUTBOX = 64
 # How long what is already written may take to leave when the connection closes, in seconds.
 _FLUSH_TIME = 1.0
+# How long what a dead server has still written may take to be read, in seconds.
+_DRAIN = 0.5
 
 
 _Written = tuple[bytes, Callable[[], None]]
@@ -65,6 +67,10 @@ class ChannelConnection(Connection):
     @abc.abstractmethod
     async def _close_write(self) -> None:
         """Tell the server that nothing more comes."""
+
+    @abc.abstractmethod
+    async def _last_words(self) -> str:
+        """Why there is nothing more to read."""
 
     @abc.abstractmethod
     async def _close(self) -> None:
@@ -149,30 +155,26 @@ class ChannelConnection(Connection):
     async def _write(self) -> None:
         """One task writes, so that a caller that is cancelled never leaves half a line behind."""
         try:
-            with self._to_write:
-                async for data, written in self._to_write:
-                    await self._send(data)
-                    written()
+            async for data, written in self._to_write:
+                await self._send(data)
+                written()
             await self._close_write()
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
-            self._lose(ConnectionLost(f"the server no longer reads ({type(error).__name__})"))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+            with anyio.move_on_after(_DRAIN):
+                await self._read_out.wait()  # its last words may still be on their way
+            self._lose(ConnectionLost("the server no longer reads"))
         finally:
             self._written.set()
 
     async def _read(self) -> None:
         decoder = LineDecoder(self._options.max_event_bytes)
-        reason = "the server closed the channel"
         try:
             while True:
                 for line in decoder.feed(await self._receive()):
                     self._line(line)
-        except anyio.EndOfStream:
-            pass
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
-            reason = f"the channel broke ({type(error).__name__})"
-        finally:
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
             self._read_out.set()
-        self._lose(ConnectionLost(reason))
+        self._lose(ConnectionLost(await self._last_words()))
 
     def _line(self, line: bytes | Oversized) -> None:
         try:
@@ -216,6 +218,7 @@ class ChannelConnection(Connection):
             self._wake(stream)
         for call in self._calls.values():
             call.done.set()
+        self._room.release()  # whoever waits for room learns of it, one after the other
 
     def _wake(self, stream: Stream) -> None:
         subscription = self._subscriptions.get(stream.id)
@@ -241,7 +244,10 @@ class StreamConnection(ChannelConnection):
         await self._stream.send(data)
 
     async def _close_write(self) -> None:
-        await self._stream.send_eof()
+        pass  # not every stream can be closed by half, and the other half follows at once
+
+    async def _last_words(self) -> str:
+        return "the server closed the connection"
 
     async def _close(self) -> None:
         await self._stream.aclose()

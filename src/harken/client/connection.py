@@ -102,7 +102,9 @@ class Connection(abc.ABC):
         """Leave every subscription and close the connection; it cannot be used again."""
         self._closed = True
         for subscription in list(self._subscriptions.values()):
-            self._end(subscription, Ending.CLOSED, ConnectionLost("the connection was closed from this side"))
+            subscription.end(Ending.CLOSED, ConnectionLost("the connection was closed from this side"))
+        if self._tasks is None:
+            return  # it was never entered
         with anyio.CancelScope(shield=True):
             await self._disconnect()
 
@@ -208,10 +210,6 @@ class Connection(abc.ABC):
             raise RuntimeError("the connection is not open yet: use it inside 'async with'")
         if self._closed:
             raise ConnectionLost("the connection has been closed")
-
-    def _end(self, subscription: Subscription, ending: Ending, error: ConnectionLost) -> None:
-        subscription._stream.end(ending, error)
-        subscription.wake()
 
     def _note(self, outcome: Ignored, message: Message) -> None:
         """Tell of the first of each kind that was ignored; the rest are counted (clause R22)."""

@@ -70,7 +70,10 @@ class HTTPConnection(Connection):
         http_client: httpx2.AsyncClient | None = None,
     ) -> None:
         super().__init__(options)
-        self._url = httpx2.URL(url)
+        try:
+            self._url = httpx2.URL(url)
+        except httpx2.InvalidURL as error:
+            raise ValueError(f"not a URL: {error}") from error
         self._token = token
         self._headers = dict(headers or {})
         self._given_client = http_client
@@ -230,9 +233,12 @@ class HTTPConnection(Connection):
                         f"the server's answer has more than {self._options.max_event_bytes} bytes"
                     )
         try:
-            return decode_message(bytes(body))
+            message = decode_message(bytes(body))
         except ProtocolError:
-            raise _no_answer(response, body.decode(errors="replace")) from None
+            message = None
+        if message is None or (response.status_code >= 400 and not isinstance(message, Error)):
+            raise _no_answer(response, body.decode(errors="replace"))
+        return message
 
     async def _request_headers(self, request: Outgoing) -> dict[str, str]:
         """H3, besides what the client's own headers say. Raises what the token's source raises."""
@@ -332,7 +338,10 @@ def _is_stream(response: httpx2.Response) -> bool:
 
 def _redirected(url: httpx2.URL, response: httpx2.Response) -> httpx2.URL:
     """Where a redirect leads, within the origin: elsewhere the token must not go."""
-    target = url.join(response.headers["location"])
+    try:
+        target = url.join(response.headers["location"])
+    except httpx2.InvalidURL:
+        target = httpx2.URL("about:invalid")
     if response.status_code not in (307, 308) or target.origin != url.origin:
         message = f"the server redirects to {_shown(target)}: use that URL if you trust it"
         raise Refused(response.status_code, message, status=response.status_code)
@@ -357,8 +366,9 @@ def _no_answer(response: httpx2.Response, body: str = "") -> HarkenError:
         content_type = response.headers.get("content-type", "no content type")
         return ProtocolError(f"the server answered with HTTP {status} and {content_type}, and no message")
     text = " ".join(body.split())[:_SHOWN]
-    message = f"HTTP {status} {response.reason_phrase}" + (f": {text}" if text else "")
-    return _refusal(response, RPCError(status, message))
+    challenge = response.headers.get("www-authenticate", "")[:_SHOWN]
+    details = ": ".join(part for part in (f"HTTP {status} {response.reason_phrase}", challenge, text) if part)
+    return _refusal(response, RPCError(status, details))
 
 
 def _shown(url: httpx2.URL) -> str:

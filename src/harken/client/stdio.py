@@ -20,7 +20,8 @@ __all__ = ["StdioConnection"]
 
 # How long a server may take to end: once after its stdin has closed, once after SIGTERM; in seconds.
 _GRACE = 3.0
-# How long what a dead server has still written may take to be read, in seconds.
+# How long what a dead server has still written may take to be read, and how long one that has closed its
+# stdout may take to die before it is called lost, in seconds.
 _DRAIN = 0.5
 # A longer line on stderr is skipped, in bytes.
 _MAX_STDERR_LINE = 64 * 1024
@@ -90,8 +91,13 @@ class StdioConnection(ChannelConnection):
             send_signal()
         await self._process.aclose()
 
+    async def _last_words(self) -> str:
+        with anyio.move_on_after(_DRAIN):
+            return f"{self._command[0]!r} has ended with status {await self._process.wait()}"
+        return f"{self._command[0]!r} has closed its stdout"
+
     async def _watch(self) -> None:
-        """Notice at once that the server has died, even where a child of its own keeps its stdout open."""
+        """Notice that the server has died, also where a child of its own keeps its stdout open (T4)."""
         status = await self._process.wait()
         with anyio.move_on_after(_DRAIN):
             await self._read_out.wait()

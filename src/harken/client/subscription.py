@@ -87,6 +87,11 @@ class Subscription:
         while self._stream.state is State.WAITING:
             await self._changed.wait()
 
+    def end(self, ending: Ending, error: HarkenError | None = None) -> None:
+        """The transport, or the user, has ended it; the first ending counts."""
+        self._stream.end(ending, error)
+        self.wake()
+
     def wake(self) -> None:
         """The transport has changed something: let whoever waits look again."""
         self._changed.set()
