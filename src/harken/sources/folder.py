@@ -92,9 +92,11 @@ class Folder:
         self.rescan = rescan
         self.seen = Seen({}, ())
         """What was seen last; empty before the folder is watched, and while it is away."""
+        self.watched = False
+        """Whether a watch is on."""
 
     def watching(self, publish: Publish) -> Watch:
-        """A context manager: as long as it lasts, changes are published."""
+        """A context manager: as long as it lasts, changes are published. One at a time."""
         return Watch(self, publish)
 
 
@@ -120,17 +122,21 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="harken-folder", daemon=True)
 
     def __enter__(self) -> Self:
+        if self._folder.watched:
+            raise RuntimeError(f"{self._folder.root} is watched already; a second watch needs its own Folder")
+        self._folder.watched = True
         self._thread.start()
         try:
             self._ready.wait()
-        except BaseException:
-            self._stop.set()
+        except BaseException:  # Ctrl-C, most likely
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join(FAREWELL)
+        self._folder.watched = False
 
     async def __aenter__(self) -> Self:
         return await asyncio.to_thread(self.__enter__)

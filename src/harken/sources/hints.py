@@ -14,7 +14,7 @@ from typing import NamedTuple
 from watchfiles import Change, watch
 from watchfiles.main import FileChange
 
-from harken.sources.snapshot import Identity
+from harken.sources.snapshot import Identity, identity_of
 
 __all__ = ["NOTHING", "CannotWatch", "Hints", "Watcher"]
 
@@ -59,14 +59,15 @@ class Watcher:
         return {path for path, identity in folders.items() if self._watched.get(path) != identity}
 
     def arm(self, folders: Mapping[str, Identity]) -> Hints:
-        """Watches these folders from now on, and no others.
+        """Watches these folders from now on, and no others; those that are gone meanwhile stay unwatched.
 
         What changes in them once this has returned is told by `wait()`; what was told of those watched before
         is in the hints returned. Raises CannotWatch; then what was watched before still is.
         """
-        blind = frozenset(path for path in folders if not _can_be_named(self._root + path))
+        present = {path: folders[path] for path in folders if self._is_there(path, folders[path])}
+        blind = frozenset(path for path in present if not _can_be_named(self._root + path))
         changes = watch(
-            *(os.path.join(self._root, path) for path in folders.keys() - blind),
+            *(os.path.join(self._root, path) for path in present.keys() - blind),
             watch_filter=None,
             debounce=DEBOUNCE,
             step=STEP,
@@ -75,14 +76,22 @@ class Watcher:
             yield_on_timeout=True,
             raise_interrupt=False,
             recursive=False,
-            ignore_permission_denied=True,
+            ignore_permission_denied=False,  # True also hides that a folder isn't there
         )
-        first = _next(changes)
+        try:
+            first = _next(changes)
+        except CannotWatch as error:
+            if isinstance(error.__cause__, FileNotFoundError | PermissionError):
+                return NOTHING  # one has gone this very moment, and its folder will tell
+            raise
         # The old one may still hold changes from before the new one listened.
         before = _drained(self._changes)
         self.close()
-        self._changes, self._watched, self.blind = changes, dict(folders), blind
+        self._changes, self._watched, self.blind = changes, present, blind
         return self._told(first | before)
+
+    def _is_there(self, path: str, identity: Identity) -> bool:
+        return identity_of(os.path.join(self._root, path)) == identity
 
     def wait(self) -> Hints:
         """The next hints; after a moment without any, none. Raises CannotWatch; then nothing is watched."""
