@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from harken.server.hub import Hub
 
 __all__ = ["Answer", "Inner", "lifespan", "pass_on"]
+
+
+logger = logging.getLogger("harken")
 
 
 class Answer(msgspec.Struct):
@@ -46,7 +50,7 @@ class Inner:
             return answer
         if answer.status in {401, 403}:  # who may not ask the app may not ask us either
             return answer
-        if answer.status < 500:
+        if self._kinds is None and answer.status in {404, 405}:  # it will never have the method
             self._kinds = ALL_KINDS
         return None
 
@@ -88,7 +92,11 @@ class Inner:
                 if not message.get("more_body", False):
                     answered.set()
 
-        await self._app(scope, receive, send)
+        try:
+            await self._app({**scope, "headers": _uncompressed(scope["headers"])}, receive, send)
+        except Exception:
+            logger.exception("the app around which the hub stands failed at %s", DISCOVER)
+            return Answer(500, [], b"", None)
         whole = b"".join(chunks)
         return Answer(start["status"], list(start.get("headers", [])), whole, _result(whole))
 
@@ -104,6 +112,11 @@ async def pass_on(answer: Answer, id: RequestId, send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+def _uncompressed(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The same without leave to compress: the answer is read here."""
+    return [(name, value) for name, value in headers if name.lower() != b"accept-encoding"]
+
+
 def _result(body: bytes) -> dict[str, Any] | None:
     """The result in an answer, which is JSON or an SSE stream (clause H12)."""
     candidates = [body, *(line[5:] for line in body.splitlines() if line.startswith(b"data:"))]
@@ -113,7 +126,10 @@ def _result(body: bytes) -> dict[str, Any] | None:
         except (msgspec.DecodeError, RecursionError):
             continue
         result = message.get("result") if isinstance(message, dict) else None
-        if isinstance(result, dict) and PROTOCOL_VERSION in result.get("supportedVersions", ()):
+        if not isinstance(result, dict):
+            continue
+        versions = result.get("supportedVersions")
+        if isinstance(versions, list) and PROTOCOL_VERSION in versions:
             return result
     return None
 
@@ -124,13 +140,12 @@ def _kinds_within(capabilities: Mapping[str, object]) -> frozenset[Kind]:
 
 async def lifespan(hub: Hub, app: ASGIApp | None, scope: Scope, receive: Receive, send: Send) -> None:
     """Run the hub as long as the server runs, around the app's own lifespan where it has one."""
-    if app is None:
-        await _own_lifespan(hub, receive, send)
-        return
-    told = False
+    asked = told = False
 
     async def receive_first() -> Message:
+        nonlocal asked
         message = await receive()
+        asked = True
         if message["type"] == "lifespan.startup":
             await hub.start()
         else:
@@ -140,29 +155,23 @@ async def lifespan(hub: Hub, app: ASGIApp | None, scope: Scope, receive: Receive
     async def send_last(message: Message) -> None:
         nonlocal told
         told = True
-        if message["type"] == "lifespan.shutdown.complete":
+        if message["type"] != "lifespan.startup.complete":  # the end, or a start that failed
             await hub.aclose()
         await send(message)
 
-    try:
-        await app(scope, receive_first, send_last)
-    except Exception:
-        # By ASGI's rule an app that raises at once has no lifespan. The hub has one all the same.
+    if app is not None:
+        try:
+            await app(scope, receive_first, send_last)
+        except Exception:
+            if told:
+                raise
         if told:
-            raise
-        await hub.start()
-        await send({"type": "lifespan.startup.complete"})
-        await _shutdown(hub, receive, send)
-
-
-async def _own_lifespan(hub: Hub, receive: Receive, send: Send) -> None:
-    await receive()
+            return
+    # By ASGI's rule an app that raises, or returns, at once has no lifespan. The hub has one all the same.
+    if not asked:
+        await receive()
     await hub.start()
     await send({"type": "lifespan.startup.complete"})
-    await _shutdown(hub, receive, send)
-
-
-async def _shutdown(hub: Hub, receive: Receive, send: Send) -> None:
     await receive()
     await hub.aclose()
     await send({"type": "lifespan.shutdown.complete"})

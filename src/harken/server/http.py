@@ -103,9 +103,7 @@ class Endpoint:
         headers = Headers(scope["headers"])
         origin = headers.get("origin")
         if self._app is None and (refusal := self._refusal(scope["method"], headers)) is not None:
-            status, extra = refusal
-            allowed = origin if status != 403 else None
-            await _respond(send, status, b"", [*extra, *cors(allowed)])
+            await _respond(send, refusal[0], b"", [*refusal[1], *self._cors(origin)])
             return
         chunks, complete = await read_body(receive, self._hub.limits.max_body)
         if chunks is None:
@@ -115,7 +113,7 @@ class Endpoint:
             await self._app(scope, replay(chunks, complete, receive), send)
             return
         if self._app is not None and (refusal := self._refusal("POST", headers)) is not None:
-            await _respond(send, refusal[0], b"", refusal[1])
+            await _respond(send, refusal[0], b"", [*refusal[1], *self._cors(origin)])
             return
         answer_headers = cors(origin)
         if not complete:
@@ -153,6 +151,10 @@ class Endpoint:
         if content_type is not None and content_type.partition(";")[0].strip().lower() != "application/json":
             return 415, []
         return None
+
+    def _cors(self, origin: str | None) -> list[tuple[bytes, bytes]]:
+        """The CORS headers for a page at `origin`, which may be a foreign one (clause H14)."""
+        return cors(origin if origin is not None and origin_allowed(origin, self._origins) else None)
 
     def _is_ours(self, headers: Headers, body: bytes, complete: bool) -> bool:
         """Whether the hub answers this instead of the app: its header says so, or its body (clause A10)."""
@@ -214,10 +216,11 @@ class Endpoint:
             requested = Filter.parse((inbound.params or {}).get("notifications"))
         except InvalidFilter as error:
             raise RPCError(INVALID_PARAMS, str(error)) from error  # R13
-        self._hub.admit(requested)
         within = ALL_KINDS
         if self._inner is not None and self._hub.supports is None:
             within = await self._inner.kinds(self._hub, scope, body)
+        # Nothing is awaited from here until the stream has joined: no second one slips in, no drain begins.
+        self._hub.admit(requested)
         honored = requested.narrow(self._hub.kinds(within))
         await serve_stream(self._hub, inbound.id, honored, receive, send, extra)
 

@@ -10,6 +10,7 @@ Two ways to send, with identical bytes:
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Generator
 from types import MethodType
 from typing import TYPE_CHECKING, Any
@@ -25,12 +26,15 @@ if TYPE_CHECKING:
 
 __all__ = ["DirectStream", "TaskStream", "serve_stream"]
 
+logger = logging.getLogger("harken")
+
 _KEEP_ALIVE = b":\n\n"  # H11
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
 ]  # H2: and no hop-by-hop header
+_ASK_AGAIN = 1.0  # seconds between two questions to a `receive` that answers with what it must not
 _STEPPABLE = frozenset({"uvicorn.protocols.http.httptools_impl", "uvicorn.protocols.http.h11_impl"})
 
 
@@ -43,7 +47,7 @@ async def serve_stream(
     headers: list[tuple[bytes, bytes]],
 ) -> None:
     """Serve one subscription until it ends; the task that calls is the stream's own."""
-    kind = DirectStream if _is_bare(send) else TaskStream
+    kind = DirectStream if _is_bare(send, receive) else TaskStream
     stream = kind(hub, id, honored, send)
     hub.join(stream)
     try:
@@ -53,9 +57,23 @@ async def serve_stream(
         hub.leave(stream, Ending.CLIENT_GONE)
 
 
-def _is_bare(send: Send) -> bool:
-    """Whether `send` is a server's own, whose coroutine may be stepped by hand."""
-    return isinstance(send, MethodType) and type(send.__self__).__module__ in _STEPPABLE
+def _is_bare(send: Send, receive: Receive) -> bool:
+    """Whether both are a server's own: a `send` that may be stepped, a `receive` that tells of the end."""
+    return (
+        isinstance(send, MethodType)
+        and isinstance(receive, MethodType)
+        and send.__self__ is receive.__self__
+        and type(send.__self__).__module__ in _STEPPABLE
+    )
+
+
+async def _client_gone(receive: Receive) -> None:
+    """Wait until the client has left, or the response is complete."""
+    while True:
+        if (await receive())["type"] == "http.disconnect":
+            return
+        # Some middleware gives the request's body again and again, at once: it must not own the event loop.
+        await asyncio.sleep(_ASK_AGAIN)
 
 
 class HTTPStream(Stream):
@@ -89,10 +107,11 @@ class DirectStream(HTTPStream):
         """See `HTTPStream.run`."""
         self._started = True
         self.flush(self.last_write)
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        if self._rest is not None:
-            self._rest.cancel()
+        try:
+            await _client_gone(receive)
+        finally:
+            if self._rest is not None:
+                self._rest.cancel()
 
     def flush(self, now: float) -> None:
         """See `Stream.flush`."""
@@ -102,7 +121,7 @@ class DirectStream(HTTPStream):
 
     def beat(self, now: float) -> None:
         """See `Stream.beat`."""
-        if self._rest is None and self._started:
+        if self._rest is None and self._started and self.state is not State.ENDED:
             self.last_write = now
             self._write(self._body(_KEEP_ALIVE))
 
@@ -116,16 +135,26 @@ class DirectStream(HTTPStream):
             waits_for = sending.send(None)
         except StopIteration:
             return
+        except Exception as error:  # noqa: BLE001 - the flush in whose middle we are owes the others theirs
+            self._broken(error)
+            return
         self.hub.blocked(self)
         self._rest = asyncio.get_running_loop().create_task(_finish(_Rest(sending, waits_for)))
         self._rest.add_done_callback(self._unblock)
 
     def _unblock(self, rest: asyncio.Task[None]) -> None:
         self._rest = self.blocked_since = None
-        if rest.cancelled() or rest.exception() is not None:
+        if rest.cancelled():
             self.hub.leave(self, Ending.CLIENT_GONE)
+        elif (error := rest.exception()) is not None:
+            self._broken(error)
         else:
             self.flush(asyncio.get_running_loop().time())
+
+    def _broken(self, error: BaseException) -> None:
+        logger.error("the server would not send on stream %r", self.id, exc_info=error)
+        self.hub.leave(self, Ending.CLIENT_GONE)
+        self.abort()
 
 
 class _Rest(Awaitable[None]):
@@ -213,7 +242,9 @@ class TaskStream(HTTPStream):
                 await self._wake.wait()
 
     async def _watch(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        try:
+            await _client_gone(receive)
+        except Exception:
+            logger.exception("a middleware's receive failed; its stream counts as left")
         self.cancel(Ending.CLIENT_GONE)
         self._wake.set()

@@ -34,6 +34,7 @@ from harken.server.discover import discover_result, families
 from harken.server.intake import Intake, checked
 from harken.server.limits import Limits, busy, check
 from harken.server.methods import Handler, Methods, Request
+from harken.server.options import check_choice, check_flag, check_handlers, check_seconds, check_text
 from harken.server.stream import Stream
 from harken.server.throttle import Throttle
 from harken.server.wheel import Wheel
@@ -46,6 +47,7 @@ __all__ = ["Hub"]
 
 logger = logging.getLogger("harken")
 
+_QUIET = 0.5  # the share of the keep-alive interval after which a stream counts as quiet
 _SLICE = 0.01  # seconds that one flush, or one publisher in a hot loop, keeps the event loop to itself
 
 
@@ -99,11 +101,20 @@ class Hub:
         subscriptions: bool = True,
         end_signal: EndSignal = "result",
     ) -> None:
-        _positive(keep_alive=keep_alive, write_timeout=write_timeout, max_age=max_age)
-        if min_interval < 0 or (drain_window is not None and drain_window < 0):
-            raise ValueError("min_interval and drain_window must not be negative")
-        if report not in {"subscribed", "child"} or end_signal not in {"result", "cancelled", "both"}:
-            raise ValueError(f"unknown report {report!r} or end_signal {end_signal!r}")
+        check_text("name", name)
+        check_text("version", version)
+        check_seconds("keep_alive", keep_alive)
+        check_seconds("write_timeout", write_timeout)
+        check_seconds("max_age", max_age, none=True)
+        check_seconds("min_interval", min_interval, zero=True)
+        check_seconds("drain_window", drain_window, zero=True, none=True)
+        check_flag("subresources", subresources)
+        check_flag("hold_empty", hold_empty)
+        check_flag("subscriptions", subscriptions)
+        check_choice("report", report, ("subscribed", "child"))
+        check_choice("end_signal", end_signal, ("result", "cancelled", "both"))
+        if limits is not None and not isinstance(limits, Limits):
+            raise TypeError(f"limits must be harken's Limits(…), not {limits!r}")
         self.server_info = {"name": name, "version": version}
         self.supports = None if supports is None else frozenset(Kind(kind) for kind in supports)
         self.instructions = instructions
@@ -135,6 +146,7 @@ class Hub:
         self._drained: asyncio.Task[None] | None = None
         self._empty: asyncio.Event | None = None
         handlers = dict(methods or {})
+        check_handlers(handlers)
         handlers.setdefault(DISCOVER, self._discover)
         self.methods = Methods(handlers, self.server_info)
 
@@ -148,7 +160,9 @@ class Hub:
         """
         await self.start_lazily()
         self._accept(events)
-        if self._flush_due is not None and self._now() > self._flush_due:
+        if self._flush_due is None:
+            self._schedule_flush()  # also where nobody listens yet: who wants to must get a turn
+        elif self._now() > self._flush_due:
             await asyncio.sleep(0)  # a publisher in a hot loop gives the others a turn
 
     def publish_from_thread(self, *events: Event, timeout: float = 5.0) -> None:
@@ -222,7 +236,7 @@ class Hub:
                 stream.expires = now + self.max_age * random.uniform(0.9, 1.0)
             # Streams that opened together don't beat together.
             self._wheel.schedule(
-                stream, min(stream.expires, now + self.keep_alive * random.uniform(0.5, 1.0))
+                stream, min(stream.expires, now + self.keep_alive * random.uniform(_QUIET, 1.0))
             )
         if len(self.streams) == 1:
             drain.look_again()
@@ -263,9 +277,9 @@ class Hub:
             self.end(stream, Ending.MAX_AGE)
         if stream not in self.streams:
             return
-        next_beat = float("inf")
+        next_beat = now + self.keep_alive
         if stream.blocked_since is None:
-            if now >= stream.last_write + self.keep_alive * 0.9:
+            if now >= stream.last_write + self.keep_alive * _QUIET:
                 stream.beat(now)
             next_beat = stream.last_write + self.keep_alive
         self._wheel.schedule(stream, min(stuck_at, stream.expires, next_beat))
@@ -279,11 +293,30 @@ class Hub:
 
     async def start_lazily(self) -> None:
         """Start at the first use, where nobody did before; a closed hub stays closed."""
-        if not self._running and not self._closed:
+        if not self._closed and not (self._running and self._loop is asyncio.get_running_loop()):
             await self.start()
+
+    def _leave_dead_loop(self) -> None:
+        """Some test clients give each request an event loop of its own, and close it without a word."""
+        if self._loop is not None and not self._loop.is_closed():
+            raise RuntimeError(
+                "this hub runs on another event loop; from here, publish with publish_from_thread()"
+            )
+        for stream in self.streams:
+            self._index.remove(stream)
+        self.streams.clear()
+        self._dirty.clear()
+        self._wheel.clear()
+        if isinstance(self._deliver, Throttle):
+            self._deliver.release()
+        self._flush_due = None
+        self._starting = asyncio.Lock()
+        self._running = False
 
     async def start(self) -> None:
         """Start now instead of at the first use; after a close, start anew."""
+        if self._running and self._loop is not asyncio.get_running_loop():
+            self._leave_dead_loop()
         async with self._starting:
             if self._running:
                 return
@@ -320,10 +353,13 @@ class Hub:
         """Drain, then close: nothing more is taken unless the hub is started anew. Harmless when repeated."""
         if self._running:
             await self.drain()
+            self._closed = True
             self._running = False
             drain.forget(self)
             self._intake.close()
             self._wheel.clear()
+            if isinstance(self._deliver, Throttle):
+                self._deliver.release()  # nobody is left to tell, but its timer goes
             await self._broker.close()
         self._closed = True
         self._intake.close()
@@ -403,9 +439,3 @@ class Hub:
 
     async def _discover(self, request: Request) -> Mapping[str, object]:
         return discover_result(self.capabilities(), self.kinds(), self.instructions)
-
-
-def _positive(**seconds: float | None) -> None:
-    for name, value in seconds.items():
-        if value is not None and value <= 0:
-            raise ValueError(f"{name} must be above 0 seconds, not {value}")
