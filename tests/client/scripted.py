@@ -57,6 +57,7 @@ class Exchange:
     target: str
     header_lines: list[str]
     body: Any
+    stays: bool = False
 
     @property
     def headers(self) -> dict[str, str]:
@@ -78,6 +79,7 @@ class Exchange:
 
     async def reply(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
         """A whole response; the connection stays open."""
+        self.stays = True
         await self.head(status, {**JSON, **(headers or {}), "content-length": str(len(body))})
         await self.raw(body)
 
@@ -129,7 +131,7 @@ async def http_server(script: Script) -> AsyncIterator[Server]:
                     exchange = await _read_request(reader, stream)
                     server.exchanges.append(exchange)
                     await script(exchange)
-                    if not exchange.headers.get("x-keep"):
+                    if not exchange.stays:
                         return
             except (anyio.IncompleteRead, anyio.EndOfStream, anyio.BrokenResourceError):
                 pass

@@ -16,7 +16,7 @@ import anyio.abc
 
 from harken.client.connection import Connection, Options, Outgoing
 from harken.client.subscription import Subscription
-from harken.core.calls import Error, Message, Result, decode_message, read_retry_after
+from harken.core.calls import Error, Malformed, Message, Result, decode_message, read_retry_after
 from harken.core.demux import Demux, Ending, Stream
 from harken.core.sse import Comment, Oversized, SSEDecoder
 from harken.core.wire import PROTOCOL_VERSION
@@ -74,6 +74,8 @@ class HTTPConnection(Connection):
             self._url = httpx2.URL(url)
         except httpx2.InvalidURL as error:
             raise ValueError(f"not a URL: {error}") from error
+        if not self._url.host or not 0 < (self._url.port or 80) < 65536:
+            raise ValueError(f"not a URL with a host and a port that can be: {_shown(self._url)!r}")
         self._token = token
         self._headers = dict(headers or {})
         self._given_client = http_client
@@ -210,7 +212,7 @@ class HTTPConnection(Connection):
             yield await self._message(response)
             return
         decoder = SSEDecoder(self._options.max_event_bytes)
-        async with aclosing(response.aiter_bytes()) as body:
+        async with _reading(response) as body:
             async for data in body:
                 for item in decoder.feed(data):
                     if isinstance(item, Oversized):
@@ -225,7 +227,7 @@ class HTTPConnection(Connection):
     async def _message(self, response: httpx2.Response) -> Message:
         """The one message that is a response's body."""
         body = bytearray()
-        async with aclosing(response.aiter_bytes()) as chunks:
+        async with _reading(response) as chunks:
             async for data in chunks:
                 body += data
                 if len(body) > self._options.max_event_bytes:
@@ -235,10 +237,10 @@ class HTTPConnection(Connection):
         try:
             message = decode_message(bytes(body))
         except ProtocolError:
-            message = None
-        if message is None or (response.status_code >= 400 and not isinstance(message, Error)):
-            raise _no_answer(response, body.decode(errors="replace"))
-        return message
+            message = Malformed("no JSON")
+        if isinstance(message, Error) or (isinstance(message, Result) and response.status_code < 400):
+            return message
+        raise _no_answer(response, body.decode(errors="replace"))
 
     async def _request_headers(self, request: Outgoing) -> dict[str, str]:
         """H3, besides what the client's own headers say. Raises what the token's source raises."""
@@ -302,6 +304,26 @@ class HTTPConnection(Connection):
         return ConnectionLost(f"the connection to {_shown(self._url)} failed: {what}")
 
 
+@asynccontextmanager
+async def _reading(response: httpx2.Response) -> AsyncIterator[AsyncIterator[bytes]]:
+    """A response's body, piece by piece.
+
+    Where it is left early, the read is cancelled: closing the outermost of httpx2's generators would leave
+    the inner ones to the garbage collector, of which trio complains.
+    """
+    body = response.aiter_bytes()
+    try:
+        yield body
+    finally:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            try:
+                async for _ in body:
+                    pass
+            except httpx2.HTTPError:
+                pass  # nobody is interested any more
+
+
 def encode_header(value: str) -> str:
     """`value` as a header can carry it: itself, or in the Base64 form (clause H3)."""
     if _PLAIN.fullmatch(value) and not _SENTINEL.fullmatch(value):
@@ -337,15 +359,17 @@ def _is_stream(response: httpx2.Response) -> bool:
 
 
 def _redirected(url: httpx2.URL, response: httpx2.Response) -> httpx2.URL:
-    """Where a redirect leads, within the origin: elsewhere the token must not go."""
+    """Where a redirect leads, within the origin: elsewhere the token must not go (clause A9)."""
+    location: str = response.headers["location"]
     try:
-        target = url.join(response.headers["location"])
-    except httpx2.InvalidURL:
-        target = httpx2.URL("about:invalid")
-    if response.status_code not in (307, 308) or target.origin != url.origin:
-        message = f"the server redirects to {_shown(target)}: use that URL if you trust it"
-        raise Refused(response.status_code, message, status=response.status_code)
-    return target
+        target = url.join(location)
+        within = target.origin == url.origin
+    except (httpx2.InvalidURL, ValueError):
+        within = False
+    if within and response.status_code in (307, 308):
+        return target
+    message = f"the server redirects to {location.partition('?')[0][:_SHOWN]}: use that URL if you trust it"
+    raise Refused(response.status_code, message, status=response.status_code)
 
 
 def _refusal(response: httpx2.Response, error: RPCError) -> Refused:
