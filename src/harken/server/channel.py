@@ -6,6 +6,7 @@ The same verbs as in `server/http.py`: check, answer, listen. Bytes come and go 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
@@ -37,7 +38,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Channel", "LineStream", "Reader", "Writer"]
 
+logger = logging.getLogger("harken")
+
 _ANSWER_TIMEOUT = 1.0  # seconds that requests in flight have once the input has ended
+_END_TIMEOUT = 0.5  # seconds that a slow reader then has until the streams' ends can be written
+_SLICE = 65_536  # bytes to write before looking whether the peer still takes them
 
 
 class Reader(Protocol):
@@ -47,11 +52,15 @@ class Reader(Protocol):
 
     def resume_reading(self) -> None: ...
 
+    def close(self) -> None: ...
+
 
 class Writer(Protocol):
     """Where output goes: asyncio's `WriteTransport`."""
 
     def write(self, data: bytes) -> None: ...
+
+    def get_write_buffer_size(self) -> int: ...
 
     def close(self) -> None: ...
 
@@ -71,10 +80,16 @@ class LineStream(Stream):
         """See `Stream.flush`."""
         if self._channel.writable:
             self.last_write = now
-            if data := self.take():
-                self._channel.write(data)
-            if not self.alive:
-                self._channel.forget(self)
+            self._channel.write(self)
+
+    def lines(self) -> bytes:
+        """What is to be written at this very moment: until then it may collapse, or be cancelled (R15)."""
+        if not self._channel.writable:
+            return b""
+        data = self.take()
+        if not self.alive:
+            self._channel.forget(self)
+        return data
 
     def beat(self, now: float) -> None:
         """Nothing: a channel needs no keep-alives."""
@@ -98,8 +113,12 @@ class Channel:
         self._decoder = LineDecoder(hub.limits.max_body)
         self._streams: dict[RequestId, LineStream] = {}
         self._requests: dict[RequestId, asyncio.Task[None]] = {}
-        self._out: list[bytes] = []
+        self._out: list[bytes | LineStream] = []
         self._input_over = False
+        self._finishing: asyncio.Task[None] | None = None
+        self._all_told = asyncio.Event()
+        self._written = self._progress = 0  # bytes: handed to the writer; of those, taken by the peer
+        self._stuck_timer: asyncio.TimerHandle | None = None
 
     # -- Input
 
@@ -134,8 +153,8 @@ class Channel:
     def _request(self, id: RequestId, inbound: Inbound) -> None:
         if id in self._streams or id in self._requests:  # T6: the first goes on undisturbed
             raise RPCError(INVALID_REQUEST, f"the id {str(id)[:64]} is in use by a request in flight")
-        if inbound.method == "initialize":
-            self.hub.methods.check(inbound)  # A7
+        if inbound.method in {"initialize", "ping"}:  # A7, R22: what older clients send has no _meta
+            self.hub.methods.check(inbound)
         meta = read_meta(inbound.params)  # T8
         check_version(meta.version)
         if inbound.method == LISTEN:
@@ -179,20 +198,35 @@ class Channel:
 
     async def _answer(self, request: Request) -> None:
         answer = await self.hub.methods.answer(request)
-        self.write(encode_answer(request.id, answer) + LINES.after)
+        task = asyncio.current_task()
+        if task is not None and not task.cancelling():  # a handler may have kept its cancellation to itself
+            self.write(encode_answer(request.id, answer) + LINES.after)
 
     # -- Output
 
-    def write(self, data: bytes) -> None:
-        """Write whole lines; all lines of one turn of the event loop leave in one write."""
+    def write(self, due: bytes | LineStream) -> None:
+        """Write whole lines, or what a stream has to say; all that is due in one turn leaves together."""
         if not self._out:
             asyncio.get_running_loop().call_soon(self._write_out)
-        self._out.append(data)
+        self._out.append(due)
 
     def _write_out(self) -> None:
-        data = b"".join(self._out)
-        self._out.clear()
+        """Write what is due, a slice at a time: what the peer has no room for stays with its stream."""
+        out, self._out = self._out, []
+        lines: list[bytes] = []
+        size = 0
+        for due in out:
+            lines.append(due.lines() if isinstance(due, LineStream) else due)
+            size += len(lines[-1])
+            if size >= _SLICE:
+                self._send(lines)
+                lines, size = [], 0
+        self._send(lines)
+
+    def _send(self, lines: list[bytes]) -> None:
+        data = b"".join(lines)
         if self.writer is not None and data:
+            self._written += len(data)
             self.writer.write(data)
 
     def _error(self, id: RequestId | None, error: RPCError) -> None:
@@ -203,19 +237,42 @@ class Channel:
         self.writable = False
         if self.reader is not None:
             self.reader.pause_reading()
-        for stream in self._streams.values():
-            self.hub.blocked(stream)
+        self._progress = self._taken()
+        self._watch()
 
     def resume(self) -> None:
         """The peer reads again: say what has collapsed meanwhile."""
         self.writable = True
+        self._unwatch()
         if self.reader is not None:
             self.reader.resume_reading()
         now = asyncio.get_running_loop().time()
         for stream in list(self._streams.values()):
-            stream.blocked_since = None
             if stream.has_output:
                 stream.flush(now)
+
+    def _taken(self) -> int:
+        return self._written - (0 if self.writer is None else self.writer.get_write_buffer_size())
+
+    def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._stuck_timer = loop.call_later(self.hub.write_timeout, self._look_for_progress)
+
+    def _unwatch(self) -> None:
+        if self._stuck_timer is not None:
+            self._stuck_timer.cancel()
+            self._stuck_timer = None
+
+    def _look_for_progress(self) -> None:
+        """D13: who took nothing for a whole `write_timeout` is left, who reads slowly is not."""
+        before, self._progress = self._progress, self._taken()
+        if self._progress > before:
+            self._watch()
+            return
+        logger.warning("left a channel whose reader took nothing for %g s", self.hub.write_timeout)
+        for stream in list(self._streams.values()):
+            self.hub.leave(stream, Ending.STUCK_READER)
+        self.abort()
 
     # -- The end
 
@@ -223,6 +280,8 @@ class Channel:
         """`stream` has told its end."""
         if self._streams.get(stream.id) is stream:
             del self._streams[stream.id]
+            if not self._streams:
+                self._all_told.set()
         self.hub.leave(stream, stream.ending or Ending.SHUTDOWN)
 
     def input_ended(self) -> None:
@@ -236,9 +295,16 @@ class Channel:
             _, late = await asyncio.wait(list(self._requests.values()), timeout=_ANSWER_TIMEOUT)
             for task in late:
                 task.cancel()
+        self._all_told.clear()
         for stream in list(self._streams.values()):
             self.hub.end(stream, Ending.SHUTDOWN)
         self._write_out()
+        if self._streams:  # they wait until the peer reads on
+            try:
+                async with asyncio.timeout(_END_TIMEOUT):
+                    await self._all_told.wait()
+            except TimeoutError:
+                pass  # a peer that does not read is told nothing
         self.finished.set()
 
     def abort(self) -> None:
@@ -247,12 +313,17 @@ class Channel:
             self.writer.abort()
 
     def lost(self) -> None:
-        """The output is gone: free everything at once (clause R15)."""
+        """The output is gone: free everything at once (clause R15). Harmless when repeated."""
         self._input_over = True
+        self._unwatch()
         self.writer = None
+        if self.reader is not None:
+            self.reader.close()
+            self.reader = None
         for stream in list(self._streams.values()):
             self.hub.leave(stream, Ending.CLIENT_GONE)
         self._streams.clear()
+        self._all_told.set()
         for task in self._requests.values():
             task.cancel()
         self.finished.set()

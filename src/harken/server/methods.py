@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+
+import msgspec
 
 from harken.core.wire import (
     INTERNAL_ERROR,
@@ -62,17 +65,35 @@ class Methods:
     async def answer(self, request: Request) -> bytes | RPCError:
         """The encoded response, or the error to answer with."""
         try:
-            result = dict(await self._handlers[request.method](request))
+            return self._encode(request.id, await self._handlers[request.method](request))
         except RPCError as error:
-            return error
+            if _is_json(error.data):
+                return error
+            logger.exception("the handler of %r raised an error whose data is no JSON", request.method)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            logger.exception("something that the handler of %r waited for was cancelled", request.method)
         except Exception:
             # One broken handler must not take the channel with it.
             logger.exception("the handler of %r failed", request.method)
-            return RPCError(INTERNAL_ERROR, f"{request.method} failed inside the server")
+        return RPCError(INTERNAL_ERROR, f"{request.method} failed inside the server")
+
+    def _encode(self, id: RequestId, answer: Mapping[str, object]) -> bytes:
+        result = dict(answer)
         result.setdefault("resultType", "complete")
         meta = result.get("_meta")
         result["_meta"] = {SERVER_INFO: dict(self._server_info), **(meta if isinstance(meta, dict) else {})}
-        return encode_result(request.id, result)
+        return encode_result(id, result)
+
+
+def _is_json(data: object) -> bool:
+    try:
+        msgspec.json.encode(data)
+    except Exception:  # noqa: BLE001 - whatever a handler put there
+        return False
+    return True
 
 
 def unknown(inbound: Inbound) -> RPCError:

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from harken.server.channel import Channel, Writer
 
@@ -33,11 +33,8 @@ class ChannelProtocol(asyncio.Protocol):
         self.closed = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A pipe or socket is there."""
-        if isinstance(transport, asyncio.ReadTransport):
-            self.channel.reader = transport
-        if isinstance(transport, asyncio.WriteTransport):
-            self.channel.writer = transport
+        """A socket is there, which is both. (uvloop's transports are of none of asyncio's classes.)"""
+        self.channel.reader = self.channel.writer = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         """Input came."""
@@ -87,12 +84,17 @@ class _InputProtocol(asyncio.Protocol):
     def __init__(self, protocol: ChannelProtocol) -> None:
         self._channel = protocol.channel
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The pipe is there."""
+        self._channel.reader = cast("asyncio.ReadTransport", transport)
+
     def data_received(self, data: bytes) -> None:
         """Input came."""
         self._channel.received(data)
 
     def connection_lost(self, error: Exception | None) -> None:
         """The input has ended, or broken, which is the same to us."""
+        self._channel.reader = None
         self._channel.input_ended()
 
 
@@ -111,6 +113,9 @@ class _FileWriter:
         except OSError:
             self._lost()
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def close(self) -> None:
         self._lost()
 
@@ -118,29 +123,99 @@ class _FileWriter:
         self._lost()
 
 
+class _FileReader:
+    """A stdin that no event loop can wait for: a file, a terminal. A thread reads it, a chunk at a time.
+
+    (Waited for like a pipe, a terminal would lose its echo and its lines.) The thread may sit in a read for
+    ever, so it has a descriptor of its own and is left alone at the end.
+    """
+
+    def __init__(self, channel: Channel, fd: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._channel = channel
+        self._fd = os.dup(fd)
+        self._wanted = threading.Event()
+        self._paused = self._asked = self._closed = False
+        threading.Thread(target=self._run, name="harken-stdin", daemon=True).start()
+        self._ask()
+
+    def pause_reading(self) -> None:
+        self._paused = True
+
+    def resume_reading(self) -> None:
+        self._paused = False
+        self._ask()
+
+    def close(self) -> None:
+        self._closed = True
+        self._wanted.set()
+
+    def _ask(self) -> None:
+        if not self._paused and not self._asked:
+            self._asked = True
+            self._wanted.set()
+
+    def _take(self, data: bytes) -> None:
+        self._asked = False
+        if self._closed:
+            return
+        if data:
+            self._channel.received(data)
+            self._ask()
+        else:
+            self._channel.input_ended()
+
+    def _run(self) -> None:
+        data = b"?"
+        with contextlib.suppress(RuntimeError):  # the loop has closed
+            while data:
+                self._wanted.wait()
+                self._wanted.clear()
+                if self._closed:
+                    break
+                try:
+                    data = os.read(self._fd, _CHUNK)
+                except OSError:  # such as a terminal that hung up
+                    data = b""
+                self._loop.call_soon_threadsafe(self._take, data)
+        os.close(self._fd)
+
+
 async def serve_stdio(hub: Hub) -> None:
     """See `Hub.serve_stdio`."""
     await hub.start_lazily()
-    with _taken_over(0, os.O_RDONLY, 0) as stdin, _taken_over(1, os.O_WRONLY, 2) as stdout:
+    with _taken_over(0, os.O_RDONLY) as stdin, _taken_over(1, os.O_WRONLY, instead=2) as stdout:
         protocol = ChannelProtocol(hub)
-        with _ended_by_signals(protocol.channel):
-            protocol.channel.writer = await _writer(protocol, stdout)
-            await _attach_reader(protocol, stdin)
+        channel = protocol.channel
+        with _ended_by_signals(channel):
+            try:
+                channel.writer = await _writer(protocol, stdout)
+                await _attach_reader(protocol, stdin)
+            except BaseException:
+                _leave(channel)
+                raise
             await _until_over(protocol)
     await hub.aclose()
 
 
 async def _until_over(protocol: ChannelProtocol) -> None:
     """Wait for the end of the input, and for the last bytes to leave."""
-    await protocol.channel.finished.wait()
-    writer = protocol.channel.writer
-    if writer is not None and not protocol.closed.is_set():
-        writer.close()
-        try:
+    channel = protocol.channel
+    try:
+        await channel.finished.wait()
+        if channel.writer is not None:
+            channel.writer.close()
             async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await protocol.closed.wait()
-        except TimeoutError:
-            writer.abort()
+    except TimeoutError:
+        pass  # who does not read his last bytes is left
+    finally:
+        _leave(channel)
+
+
+def _leave(channel: Channel) -> None:
+    channel.abort()
+    channel.lost()
 
 
 async def _writer(protocol: ChannelProtocol, fd: int) -> Writer:
@@ -154,21 +229,11 @@ async def _writer(protocol: ChannelProtocol, fd: int) -> Writer:
 
 async def _attach_reader(protocol: ChannelProtocol, fd: int) -> None:
     if _can_wait_for(fd):
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        await asyncio.get_running_loop().connect_read_pipe(
             lambda: _InputProtocol(protocol), os.fdopen(os.dup(fd), "rb", buffering=0)
         )
-        protocol.channel.reader = transport
     else:
-        loop = asyncio.get_running_loop()
-        threading.Thread(target=_read_file, args=(loop, protocol.channel, fd), daemon=True).start()
-
-
-def _read_file(loop: asyncio.AbstractEventLoop, channel: Channel, fd: int) -> None:
-    """Read a stdin that no event loop can wait for; a terminal would lose its echo and lines otherwise."""
-    with contextlib.suppress(RuntimeError, OSError):  # the loop has closed, or the descriptor
-        while data := os.read(fd, _CHUNK):
-            loop.call_soon_threadsafe(channel.received, data)
-        loop.call_soon_threadsafe(channel.input_ended)
+        protocol.channel.reader = _FileReader(protocol.channel, fd)
 
 
 def _can_wait_for(fd: int) -> bool:
@@ -177,22 +242,44 @@ def _can_wait_for(fd: int) -> bool:
 
 
 @contextlib.contextmanager
-def _taken_over(fd: int, flags: int, instead: int) -> Iterator[int]:
+def _taken_over(fd: int, flags: int, instead: int | None = None) -> Iterator[int]:
     """A private copy of `fd`, in whose place stands something harmless meanwhile (clause T1).
 
-    For stdout that is stderr, so that a stray print() is seen and breaks nothing; for stdin the null device.
+    For stdout that is stderr, so that a stray print() is seen and breaks nothing, one from before that still
+    sits in the buffer included (clause T5); for stdin the null device.
     """
-    sys.stdout.flush()
-    private = os.dup(fd)
-    replacement = os.open(os.devnull, flags) if instead == fd else os.dup(instead)
+    try:
+        private = os.dup(fd)
+    except OSError as error:
+        raise OSError(error.errno, f"file descriptor {fd} is closed; serve_stdio() needs it open") from error
+    blocking = os.get_blocking(private)
+    replacement = _open_instead(instead, flags)
     os.dup2(replacement, fd)
     os.close(replacement)
+    if fd == 1:
+        _flush_stdout()
     try:
         yield private
     finally:
-        sys.stdout.flush()
+        if fd == 1:
+            _flush_stdout()
+        os.set_blocking(private, blocking)  # others may have this pipe open, too
         os.dup2(private, fd)
         os.close(private)
+
+
+def _open_instead(fd: int | None, flags: int) -> int:
+    try:
+        if fd is not None:
+            return os.dup(fd)
+    except OSError:
+        pass  # stderr is closed
+    return os.open(os.devnull, flags)
+
+
+def _flush_stdout() -> None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # broken, closed, or none
+        sys.stdout.flush()
 
 
 @contextlib.contextmanager
@@ -215,39 +302,48 @@ def _ended_by_signals(channel: Channel) -> Iterator[None]:
 async def serve_unix(hub: Hub, path: str | PathLike[str]) -> AsyncIterator[None]:
     """See `Hub.serve_unix`."""
     await hub.start_lazily()
-    _remove_stale(path)
-    channels: set[ChannelProtocol] = set()
+    channels: dict[asyncio.Task[None], ChannelProtocol] = {}
 
     def accept() -> ChannelProtocol:
         protocol = ChannelProtocol(hub)
-        channels.add(protocol)
-        task = asyncio.get_running_loop().create_task(_serve_one(protocol))
-        task.add_done_callback(lambda _: channels.discard(protocol))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        task = asyncio.get_running_loop().create_task(_until_over(protocol))
+        channels[task] = protocol
+        task.add_done_callback(channels.pop)
         return protocol
 
-    tasks: set[asyncio.Task[None]] = set()
-    server = await asyncio.get_running_loop().create_unix_server(accept, os.fspath(path))
-    os.chmod(path, 0o600)
-    try:
-        yield
-    finally:
-        server.close()
-        for protocol in list(channels):
-            protocol.channel.input_ended()
-        if tasks:
-            await asyncio.wait(list(tasks))
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+    with _bound(path) as listening:
+        server = await asyncio.get_running_loop().create_unix_server(accept, sock=listening)
+        try:
+            yield
+        finally:
+            server.close()
+            for protocol in channels.values():
+                protocol.channel.input_ended()
+            if channels:
+                await asyncio.wait(list(channels))
 
 
-async def _serve_one(protocol: ChannelProtocol) -> None:
-    await _until_over(protocol)
+@contextlib.contextmanager
+def _bound(path: str | PathLike[str]) -> Iterator[socket.socket]:
+    """A socket at `path` that this user alone may open; what stands there is removed at the end.
+
+    It is bound here, since the event loop's own way would take the place of a server that is still alive.
+    """
+    _remove_stale(path)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(os.fspath(path))
+        os.chmod(path, 0o600)  # before anybody can connect
+        ours = os.stat(path)
+        try:
+            yield listening
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(ours, os.stat(path)):  # else it is another server's by now
+                    os.unlink(path)
 
 
 def _remove_stale(path: str | PathLike[str]) -> None:
-    """Remove the socket that a process which died has left; one that is served raises OSError later."""
+    """Remove the socket that a process which died has left; on one that is served, bind() raises OSError."""
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             return

@@ -15,6 +15,8 @@ from harken.core.events import Event
 
 __all__ = ["Throttle"]
 
+MAX_ITEMS = 100_000  # that may be within their interval at once; beyond, events pass at once
+
 
 class Throttle:
     """Passes events on to `deliver`, each item once an `interval` (in seconds)."""
@@ -32,8 +34,9 @@ class Throttle:
         for event in events:
             if event in self._held:
                 self._held[event] = True
-            else:
-                passing.append(event)
+                continue
+            passing.append(event)
+            if len(self._held) < MAX_ITEMS:
                 self._open(event, asyncio.get_running_loop().time())
         if passing:
             self._deliver(passing)

@@ -21,7 +21,10 @@ D = TypeVar("D", bound=Due)
 
 
 class Wheel(Generic[D]):
-    """Calls `due(item, now)` once for each item, at its deadline or up to `grain` seconds later."""
+    """Calls `due(item, now)` once for each item, at its deadline or up to `grain` seconds later.
+
+    What `due` plans for a time that has passed already comes in a later turn, never in the same one.
+    """
 
     def __init__(self, due: Callable[[D, float], None], grain: float) -> None:
         self._due = due
@@ -30,11 +33,13 @@ class Wheel(Generic[D]):
         self._order: list[int] = []
         self._handle: asyncio.TimerHandle | None = None
         self._next: int | None = None
+        self._size = 0
+        self._earliest = 0  # the first slot that is still to come
 
     def schedule(self, item: D, when: float) -> None:
         """Let `item` be due at `when`, in the loop's seconds, instead of what was planned before."""
-        slot = int(when / self._grain) + 1
-        if item.slot == slot:
+        slot = max(int(when / self._grain) + 1, self._earliest)
+        if item.slot == slot and item in self._slots.get(slot, ()):
             return
         self._take_out(item)
         item.slot = slot
@@ -42,6 +47,7 @@ class Wheel(Generic[D]):
             self._slots[slot] = {}
             heapq.heappush(self._order, slot)
         self._slots[slot][item] = None
+        self._size += 1
         if self._next is None or slot < self._next:
             self._arm(slot)
 
@@ -53,7 +59,7 @@ class Wheel(Generic[D]):
     def cancel(self, item: D) -> None:
         """Let `item` never be due; without any item there is no timer."""
         self._take_out(item)
-        if not self._slots:
+        if not self._size:
             self.clear()
 
     def clear(self) -> None:
@@ -63,13 +69,13 @@ class Wheel(Generic[D]):
         self._handle = self._next = None
         self._slots.clear()
         self._order.clear()
+        self._size = 0
 
     def _take_out(self, item: D) -> None:
         slot, item.slot = item.slot, None
-        if slot is not None and (items := self._slots.get(slot)) is not None:
-            items.pop(item, None)
-            if not items:
-                del self._slots[slot]  # its number stays in the order until it comes up
+        if slot is not None and (items := self._slots.get(slot)) is not None and item in items:
+            del items[item]  # an empty slot stays until it comes up, so that its number stands in order once
+            self._size -= 1
 
     def _arm(self, slot: int) -> None:
         if self._handle is not None:
@@ -78,17 +84,20 @@ class Wheel(Generic[D]):
         self._handle = asyncio.get_running_loop().call_at(slot * self._grain, self._turn)
 
     def _turn(self) -> None:
-        self._handle = self._next = None
         now = asyncio.get_running_loop().time()
-        current = int(now / self._grain)
+        # The timer may come a hair early, and a division may round down: what it was set for is due.
+        current = max(int(now / self._grain), self._next or 0)
+        self._handle = self._next = None
+        self._earliest = current + 1
         while self._order and self._order[0] <= current:
-            items = self._slots.pop(heapq.heappop(self._order), {})
-            for item in items:
-                item.slot = None
-            for item in items:
-                if item.slot is None:
-                    self._due(item, now)
-        while self._order and self._order[0] not in self._slots:
-            heapq.heappop(self._order)
-        if self._order:
+            slot = heapq.heappop(self._order)
+            items = self._slots[slot]
+            while items:
+                item = next(iter(items))
+                self._take_out(item)
+                self._due(item, now)
+            self._slots.pop(slot, None)
+        if self._size:
             self._arm(self._order[0])
+        else:
+            self.clear()
