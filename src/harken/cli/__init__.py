@@ -20,8 +20,8 @@ def _run() -> int:
         from harken.cli.group import run
 
         return run()
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
+    except ImportError as error:
+        missing = _missing(error)
         if missing not in _EXTRA:
             raise
         print(
@@ -32,3 +32,10 @@ def _run() -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _missing(error: BaseException | None) -> str:
+    """The package that lacks, also where a module has told so in words of its own."""
+    while error is not None and not isinstance(error, ModuleNotFoundError):
+        error = error.__cause__
+    return "" if error is None else (error.name or "").partition(".")[0]

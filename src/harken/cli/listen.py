@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import signal
@@ -150,6 +151,7 @@ def _target(url: str | None, command: Sequence[str] | None) -> str | Sequence[st
         raise click.UsageError(
             f"{url!r} is no URL of http or https; a command comes after --: harken listen --all -- COMMAND"
         )
+    importlib.import_module("harken.client.http")  # a missing extra is told before anything runs
     return url
 
 

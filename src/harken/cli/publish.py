@@ -26,7 +26,7 @@ class Failure(Exception):
 
 
 @click.command
-@click.argument("event", type=click.Choice(EVENT_NAMES))
+@click.argument("event", type=click.Choice(EVENT_NAMES), metavar="EVENT")
 @click.argument("uris", metavar="[URI]...", nargs=-1)
 @click.option(
     "--hub",

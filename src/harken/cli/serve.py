@@ -12,6 +12,7 @@ from harken.cli.exits import Exit
 from harken.cli.options import host_option, json_option, port_option
 from harken.errors import InvalidURI
 from harken.server.hub import Hub
+from harken.server.limits import Limits
 from harken.sources.files import Files
 from harken.sources.folder import Folder
 
@@ -21,6 +22,8 @@ INSTRUCTIONS = (
     "The files of a folder, as resources. Subscribe to resourcesListChanged to hear of files that come, go "
     "or are renamed, and name URIs in resourceSubscriptions to hear when those files change."
 )
+# A listener may name every file of a large folder in one filter.
+LIMITS = Limits(max_uris=100_000, max_body=16 * 1024 * 1024)
 
 
 @click.command
@@ -92,6 +95,7 @@ def serve(
         supports=source.supports,
         methods=Files(source).methods,
         instructions=INSTRUCTIONS,
+        limits=LIMITS,
     )
     with source.watching(hub.publish_from_thread):
         if stdio:
