@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Literal
 
 import uvicorn
@@ -30,15 +30,15 @@ class Problems(logging.Handler):
 
 
 @contextlib.contextmanager
-def no_problems() -> Any:
-    """Fails at the end where anything was logged as an error meanwhile."""
+def no_problems(expected: str | None = None) -> Iterator[Problems]:
+    """Fails at the end where anything was logged as an error meanwhile that has not `expected` in it."""
     problems = Problems()
     logging.getLogger().addHandler(problems)
     try:
         yield problems
     finally:
         logging.getLogger().removeHandler(problems)
-    assert problems.records == []
+    assert [record for record in problems.records if expected is None or expected not in record] == []
 
 
 def new_hub(**options: Any) -> Hub:
@@ -48,10 +48,17 @@ def new_hub(**options: Any) -> Hub:
 
 @contextlib.asynccontextmanager
 async def serving(
-    app: Any, http: Protocol = "httptools", lifespan: Literal["auto", "on", "off"] = "auto", **options: Any
+    app: Any,
+    http: Protocol = "httptools",
+    lifespan: Literal["auto", "on", "off"] = "auto",
+    expected: str | None = None,
+    **options: Any,
 ) -> AsyncIterator[int]:
-    """Serves `app` on a free port of 127.0.0.1, and yields the port; nothing may be logged as an error."""
-    with no_problems(), socket.socket() as listener:
+    """Serves `app` on a free port of 127.0.0.1, and yields the port.
+
+    Nothing may be logged as an error but what has `expected` in it.
+    """
+    with no_problems(expected), socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         config = uvicorn.Config(
             app, http=http, lifespan=lifespan, log_config=None, access_log=False, ws="none", **options
@@ -66,6 +73,18 @@ async def serving(
         finally:
             server.should_exit = True
             await task
+
+
+class Switch:
+    """An ASGI app that hands everything on to another, which may change: one server for many tests."""
+
+    def __init__(self) -> None:
+        self.app: Any = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Hands on a request; a lifespan is refused."""
+        assert scope["type"] == "http"
+        await self.app(scope, receive, send)
 
 
 async def until(condition: Callable[[], object], limit: float = 20.0) -> None:

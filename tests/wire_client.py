@@ -185,6 +185,8 @@ class Stream:
     comments: int = 0
     frames: list[bytes] = field(default_factory=list)
     """The SSE events so far, as they came."""
+    raw: bytes = b""
+    """The whole body so far."""
     _buffer: bytes = b""
     _ended: bool = False
 
@@ -197,6 +199,7 @@ class Stream:
                     assert self._buffer == b"", "the stream ends within an event"
                     return b""
                 self._buffer += chunk
+                self.raw += chunk
         frame, _, self._buffer = self._buffer.partition(b"\n\n")
         return frame + b"\n\n"
 
