@@ -107,7 +107,7 @@ async def test_the_ack_may_come_inside_the_very_call_that_sends_the_request() ->
             assert await anext(subscription) == ToolsListChanged()
 
 
-@pytest.mark.clause("T2", "T6")
+@pytest.mark.clause("T6")
 @pytest.mark.field("F43")
 async def test_other_requests_go_on_meanwhile_and_ids_are_never_used_twice(tmp_path: Path) -> None:
     ids: list[Any] = []
@@ -242,7 +242,7 @@ async def test_after_the_ack_no_timeout_runs(tmp_path: Path) -> None:
             assert await anext(subscription) == ToolsListChanged()
 
 
-@pytest.mark.clause("R2", "T6")
+@pytest.mark.clause("T6")
 async def test_a_refusal_is_raised_and_the_channel_lives_on(tmp_path: Path) -> None:
     def refusal(id: Any) -> object:
         return error(id, -32601, "no such method", data={"retryAfter": 2})

@@ -26,7 +26,6 @@ from harken.errors import ProtocolError
 META = request_meta({"name": "test", "version": "1"})
 
 
-@pytest.mark.clause("R24", "H7", "T8")
 def test_each_request_says_who_asks() -> None:
     meta = read_meta({"_meta": META})
     assert meta.version == "2026-07-28"

@@ -221,9 +221,7 @@ class ChannelConnection(Connection):
         self._room.release()  # whoever waits for room learns of it, one after the other
 
     def _wake(self, stream: Stream) -> None:
-        subscription = self._subscriptions.get(stream.id)
-        if subscription is not None:
-            subscription.wake()
+        self._subscriptions[stream.id].wake()
 
 
 class StreamConnection(ChannelConnection):

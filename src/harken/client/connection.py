@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from types import TracebackType
+from typing import Self
 
 import anyio
 import anyio.abc
@@ -27,7 +28,7 @@ from harken.core.wire import DISCOVER, LISTEN
 from harken.errors import ConnectionLost, ListenTimeout, ProtocolError
 from harken.version import __version__
 
-__all__ = ["Connection", "Options", "Outgoing"]
+__all__ = ["CLIENT_INFO", "Connection", "Options", "Outgoing"]
 
 logger = logging.getLogger("harken.client")
 
@@ -35,13 +36,15 @@ logger = logging.getLogger("harken.client")
 _ids = count(1)
 
 
+CLIENT_INFO: Mapping[str, object] = {"name": "harken", "version": __version__}
+"""Who the client says it is, where its user says nothing else."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """What is the same for both transports; times in seconds."""
 
-    client_info: Mapping[str, object] = field(
-        default_factory=lambda: {"name": "harken", "version": __version__}
-    )
+    client_info: Mapping[str, object] = field(default_factory=lambda: CLIENT_INFO)
     ack_timeout: float | None = 30.0
     max_event_bytes: int = DEFAULT_MAX_EVENT_BYTES
     on_keep_alive: Callable[[], object] | None = None
@@ -75,7 +78,7 @@ class Connection(abc.ABC):
         self._closed = False
         self.ignored: Counter[Ignored] = Counter()
 
-    async def __aenter__(self) -> Connection:
+    async def __aenter__(self) -> Self:
         if self._tasks is not None:
             raise RuntimeError("a connection can be entered once: call connect() again")
         await self._connect()

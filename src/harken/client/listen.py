@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 import anyio.abc
 
 from harken.client.channel import StreamConnection, connect_unix
-from harken.client.connection import Connection, Options
+from harken.client.connection import CLIENT_INFO, Connection, Options
 from harken.client.stdio import StdioConnection
 from harken.client.subscription import Subscription
 from harken.core.filters import Filter
 from harken.core.sse import DEFAULT_MAX_EVENT_BYTES
-from harken.version import __version__
 
 if TYPE_CHECKING:
     import httpx2
@@ -62,7 +61,7 @@ def connect(
     where the server cannot be started or reached (over HTTP the first request finds that out).
     """
     options = Options(
-        client_info=client_info or {"name": "harken", "version": __version__},
+        client_info=client_info or CLIENT_INFO,
         ack_timeout=ack_timeout,
         max_event_bytes=max_event_bytes,
         on_keep_alive=on_keep_alive,

@@ -50,6 +50,11 @@ class StdioConnection(ChannelConnection):
         self._on_stderr = stderr
         self._process: anyio.abc.Process
 
+    @property
+    def pid(self) -> int:
+        """The process id of the server."""
+        return self._process.pid
+
     async def _connect(self) -> None:
         try:
             self._process = await anyio.open_process(
@@ -83,13 +88,17 @@ class StdioConnection(ChannelConnection):
 
     async def _close(self) -> None:
         """T4: close stdin, wait, then terminate, then kill."""
-        await self._close_write()
-        for send_signal in (self._terminate, self._kill):
-            with anyio.move_on_after(_GRACE):
-                await self._process.wait()
-                break
-            send_signal()
-        await self._process.aclose()
+        try:
+            await self._close_write()
+            for send_signal in (self._terminate, self._kill):
+                with anyio.move_on_after(_GRACE):
+                    await self._process.wait()
+                    break
+                send_signal()
+            await self._process.aclose()
+        except BaseException:  # such as a second Ctrl-C: no time is left to ask
+            self._kill()
+            raise
 
     async def _last_words(self) -> str:
         with anyio.move_on_after(_DRAIN):
