@@ -222,7 +222,7 @@ class Endpoint:
         # Nothing is awaited from here until the stream has joined: no second one slips in, no drain begins.
         self._hub.admit(requested)
         honored = requested.narrow(self._hub.kinds(within))
-        await serve_stream(self._hub, inbound.id, honored, receive, send, extra)
+        await serve_stream(self._hub, inbound.id, honored, scope, receive, send, extra)
 
 
 async def _respond(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from harken.core.filters import Filter
 from harken.core.subscription import SSE, Ending, State
 from harken.core.wire import RequestId
-from harken.server.asgi import Message, Receive, Send
+from harken.server.asgi import Message, Receive, Scope, Send
+from harken.server.cuts import Connection, connection_of
 from harken.server.stream import Stream
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ _HEADERS = [
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
 ]  # H2: and no hop-by-hop header
+_CUT_TIMEOUT = 0.2  # seconds that a server has to notice that a connection was cut
 _ASK_AGAIN = 1.0  # seconds between two questions to a `receive` that answers with what it must not
 _STEPPABLE = frozenset({"uvicorn.protocols.http.httptools_impl", "uvicorn.protocols.http.h11_impl"})
 
@@ -42,13 +44,17 @@ async def serve_stream(
     hub: Hub,
     id: RequestId,
     honored: Filter,
+    scope: Scope,
     receive: Receive,
     send: Send,
     headers: list[tuple[bytes, bytes]],
 ) -> None:
     """Serve one subscription until it ends; the task that calls is the stream's own."""
-    kind = DirectStream if _is_bare(send, receive) else TaskStream
-    stream = kind(hub, id, honored, send)
+    stream: HTTPStream
+    if _is_bare(send, receive):
+        stream = DirectStream(hub, id, honored, send)
+    else:
+        stream = TaskStream(hub, id, honored, send, connection_of(scope))
     hub.join(stream)
     try:
         await send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, *headers]})
@@ -186,10 +192,13 @@ async def _finish(rest: _Rest) -> None:
 class TaskStream(HTTPStream):
     """Sends from the task of the ASGI call alone; a second task waits for the client to leave."""
 
-    __slots__ = ("_beat_due", "_stuck", "_task", "_wake")
+    __slots__ = ("_beat_due", "_connection", "_stuck", "_task", "_wake")
 
-    def __init__(self, hub: Hub, id: RequestId, honored: Filter, send: Send) -> None:
+    def __init__(
+        self, hub: Hub, id: RequestId, honored: Filter, send: Send, connection: Connection | None
+    ) -> None:
         super().__init__(hub, id, honored, send)
+        self._connection = connection
         self._wake = asyncio.Event()
         self._beat_due = self._stuck = False
         self._task: asyncio.Task[Any] | None = None
@@ -206,6 +215,7 @@ class TaskStream(HTTPStream):
             if self._task is not None:
                 self._task.uncancel()
         finally:
+            self._task = None  # what the caller does afterwards is not ours to cancel
             watcher.cancel()
 
     def flush(self, now: float) -> None:
@@ -219,7 +229,15 @@ class TaskStream(HTTPStream):
         self.flush(now)
 
     def abort(self) -> None:
-        """See `Stream.abort`: the app can only return; the server's own settings bound the rest."""
+        """See `Stream.abort`: cut the connection, and return once the server knows."""
+        if self._connection is None:
+            self._give_up()  # the app can only return; the server's own settings bound the rest
+        else:
+            self.hub.cuts.add(self._connection)
+            asyncio.get_running_loop().call_later(_CUT_TIMEOUT, self._give_up)
+
+    def _give_up(self) -> None:
+        """Return, also from a `send` that waits."""
         self._stuck = True
         if self._task is not None and self.blocked_since is not None:
             self._task.cancel()
@@ -247,4 +265,4 @@ class TaskStream(HTTPStream):
         except Exception:
             logger.exception("a middleware's receive failed; its stream counts as left")
         self.cancel(Ending.CLIENT_GONE)
-        self._wake.set()
+        self._give_up()  # not every server wakes a send that waits for a client that has left

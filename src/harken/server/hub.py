@@ -30,6 +30,7 @@ from harken.core.subscription import Ending, EndSignal
 from harken.core.wire import DISCOVER
 from harken.errors import HubClosed, RPCError
 from harken.server import drain
+from harken.server.cuts import Cuts
 from harken.server.discover import discover_result, families
 from harken.server.intake import Intake, checked
 from harken.server.limits import Limits, busy, check
@@ -138,6 +139,7 @@ class Hub:
         self._flush_due: float | None = None
         self._deliver = Throttle(min_interval, self._mark) if min_interval else self._mark
         self._intake = Intake(self._accept)
+        self.cuts = Cuts()
         self._wheel: Wheel[Stream] = Wheel(self._due, grain=min(1.0, keep_alive / 10, write_timeout / 10))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running = False
@@ -146,7 +148,7 @@ class Hub:
         self._drained: asyncio.Task[None] | None = None
         self._empty: asyncio.Event | None = None
         handlers = dict(methods or {})
-        check_handlers(handlers)
+        check_handlers(methods or {})
         handlers.setdefault(DISCOVER, self._discover)
         self.methods = Methods(handlers, self.server_info)
 
@@ -269,8 +271,7 @@ class Hub:
         """A deadline of `stream` has come: a stuck reader, its age, or a keep-alive."""
         stuck_at = float("inf") if stream.blocked_since is None else stream.blocked_since + self.write_timeout
         if now >= stuck_at:
-            self._index.remove(stream)
-            stream.stuck(Ending.STUCK_READER)
+            self._leave_stuck(stream, Ending.STUCK_READER)
             return
         if now >= stream.expires:
             stream.expires = float("inf")
@@ -343,11 +344,26 @@ class Hub:
             self._drained = asyncio.get_running_loop().create_task(self._drain())
         return self._drained
 
-    def abort(self) -> None:
-        """Leave every stream at once, without an end."""
+    def hurry(self) -> None:
+        """Cut a drain short: every stream ends now, and a reader that takes nothing is left."""
+        if isinstance(self._deliver, Throttle):
+            self._deliver.release()
         for stream in list(self.streams):
-            self._index.remove(stream)
-            stream.stuck(Ending.SHUTDOWN)
+            if stream.blocked_since is None:
+                self.end(stream, Ending.SHUTDOWN)
+            else:
+                self._leave_stuck(stream, Ending.SHUTDOWN)
+        asyncio.get_running_loop().call_later(drain.GRACE, self.abort)
+
+    def abort(self) -> None:
+        """Leave every stream at once, without an end; of a hub that drains, no more."""
+        if self.draining:
+            for stream in list(self.streams):
+                self._leave_stuck(stream, Ending.SHUTDOWN)
+
+    def _leave_stuck(self, stream: Stream, ending: Ending) -> None:
+        self._index.remove(stream)
+        stream.stuck(ending)
 
     async def aclose(self) -> None:
         """Drain, then close: nothing more is taken unless the hub is started anew. Harmless when repeated."""
@@ -381,16 +397,12 @@ class Hub:
         window = drain.window(len(streams)) if self.drain_window is None else self.drain_window
         begun = self._now()
         for position, stream in enumerate(streams):
-            if (early := begun + window * position / len(streams) - self._now()) > 0:
-                await asyncio.sleep(early)
+            if await drain.is_set_by(self._empty, begun + window * position / len(streams)):
+                return
             if stream in self.streams:
                 self.end(stream, Ending.SHUTDOWN)
-        if self.streams:
-            try:
-                async with asyncio.timeout_at(begun + window + drain.GRACE):
-                    await self._empty.wait()
-            except TimeoutError:
-                self.abort()
+        if self.streams and not await drain.is_set_by(self._empty, begun + window + drain.GRACE):
+            self.abort()
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
