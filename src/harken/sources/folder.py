@@ -36,6 +36,7 @@ SHARE = 5  # looking everywhere takes one part in so many of the time at most,
 LONGEST_REST = 3.0  # but a look that is due waits no longer than this many seconds
 BURST = 1_000  # hints at once; the system keeps a limited number (Linux: 16,384) and drops the rest silently
 ROUNDS = 5  # times that new folders are followed at once, before what was found is told first
+PORTION = 5_000  # events in one publish, which takes the event loop a few milliseconds
 FAREWELL = 1.0  # seconds that a watch has to end
 
 EVERYWHERE = NOTHING._replace(everywhere=True)
@@ -261,17 +262,18 @@ class Watch:
         self._owed.update(dict.fromkeys(events(difference, self._folder.naming)))
 
     def _deliver(self) -> None:
-        """Publishes what is owed, all at once; what the hub does not take now stays owed."""
-        if not self._owed:
-            return
-        try:
-            self._publish(*self._owed)
-        except HubClosed:
-            raise
-        except (TimeoutError, HarkenError) as error:
-            logger.warning("the hub takes no events now (%s); trying again", error)
-        else:
-            self._owed.clear()
+        """Publishes what is owed, at once if it is not too much; what the hub does not take stays owed."""
+        while self._owed:
+            portion = list(itertools.islice(self._owed, PORTION))
+            try:
+                self._publish(*portion)
+            except HubClosed:
+                raise
+            except (TimeoutError, HarkenError) as error:
+                logger.warning("the hub takes no events now (%s); trying again", error)
+                return
+            for event in portion:
+                del self._owed[event]
 
 
 def events(difference: Difference, naming: Naming) -> Iterator[Event]:

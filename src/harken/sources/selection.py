@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from fnmatch import fnmatchcase
+import re
+from collections.abc import Iterable, Sequence
+from fnmatch import translate
 
 __all__ = ["Selection"]
 
@@ -21,20 +22,18 @@ class Selection:
     """
 
     def __init__(self, *, hidden: bool = False, exclude: Sequence[str] = ()) -> None:
-        self._hidden = hidden
-        self._names: list[tuple[str, bool]] = []
-        self._paths: list[tuple[str, bool]] = []
-        for glob in exclude:
-            pattern = glob.rstrip("/").removeprefix("./")
-            patterns = self._paths if "/" in pattern else self._names
-            patterns.append((pattern.removeprefix("/"), glob.endswith("/")))
+        globs = [*(() if hidden else _LEFTOVERS), *(glob.removeprefix("./") for glob in exclude)]
+        names = [glob for glob in globs if "/" not in glob.rstrip("/")]
+        paths = [glob for glob in globs if "/" in glob.rstrip("/")]
+        self._names = _either(names), _either(glob for glob in names if not glob.endswith("/"))
+        self._paths = _either(paths), _either(glob for glob in paths if not glob.endswith("/"))
 
     def takes(self, path: str, *, folder: bool) -> bool:
         """Whether a path is served, given that the folder in which it lies is."""
-        name = path.rpartition("/")[2]
-        if not self._hidden and any(fnmatchcase(name, leftover) for leftover in _LEFTOVERS):
+        names, paths = (pair[0 if folder else 1] for pair in (self._names, self._paths))
+        if names is not None and names.match(path, path.rfind("/") + 1):
             return False
-        return not (_any(self._names, name, folder) or _any(self._paths, path, folder))
+        return paths is None or not paths.match(path)
 
     def takes_file(self, path: str) -> bool:
         """Whether the file at `path` is served, and each folder on the way to it."""
@@ -42,5 +41,7 @@ class Selection:
         return all(self.takes(folder, folder=True) for folder in above) and self.takes(path, folder=False)
 
 
-def _any(patterns: list[tuple[str, bool]], name: str, folder: bool) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern, folders_only in patterns if folder or not folders_only)
+def _either(globs: Iterable[str]) -> re.Pattern[str] | None:
+    """One pattern for all of them, since each file of a large folder is held against it."""
+    patterns = [translate(glob.strip("/")) for glob in globs]
+    return re.compile("|".join(patterns)) if patterns else None
