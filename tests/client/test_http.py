@@ -395,6 +395,19 @@ async def test_an_event_that_cannot_be_read_ends_the_stream_as_lost(event: bytes
                 await anyio.wait_all_tasks_blocked()
 
 
+@pytest.mark.field("F24")
+async def test_an_event_of_ten_megabytes_is_not_kept() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.acknowledge(toolsListChanged=True)
+        await exchange.raw(b"data: " + b"x" * 10 * 1024 * 1024 + b"\n\n")
+        await exchange.until_closed()
+
+    async with http_server(script) as server, listen(server.url, tools_list_changed=True) as subscription:
+        assert await events_of(subscription) == []
+        assert subscription.ending is Ending.LOST
+        assert "1048576 bytes" in str(subscription.error)
+
+
 @pytest.mark.clause("R16")
 async def test_leaving_closes_the_response_and_sends_nothing() -> None:
     async with http_server(hold) as server, connect(server.url) as connection:
@@ -715,6 +728,16 @@ async def test_requests_that_get_no_answer() -> None:
     with pytest.raises(ConnectionLost, match=r"127\.0\.0\.1"):
         async with connect(server.url) as connection:
             await connection.request("tools/list")
+
+
+async def test_a_comment_in_an_answer_is_ignored() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.open()
+        await exchange.raw(b": ping\n\n")
+        await exchange.say(result(exchange.id, tools=[2]))
+
+    async with http_server(script) as server, connect(server.url) as connection:
+        assert (await connection.request("tools/list"))["tools"] == [2]
 
 
 async def test_an_answer_over_the_cap_is_not_read() -> None:

@@ -1,5 +1,7 @@
 """The two front doors: what leads where, and what makes no sense."""
 
+import gc
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +71,31 @@ async def test_a_unix_socket_and_a_byte_stream(tmp_path: Path) -> None:
     async with channel_server(tmp_path, over_a_channel) as path:
         await check(path, tools_list_changed=True)
         await check(await anyio.connect_unix(path), tools_list_changed=True)
+
+
+@pytest.mark.clause("R16")
+async def test_nothing_is_left(tmp_path: Path) -> None:
+    """Neither task, nor socket, nor pipe, nor child, however a stream ends."""
+
+    async def leave(target: Any) -> None:
+        with anyio.fail_after(10):
+            async with listen(target, tools_list_changed=True) as subscription:
+                await anext(subscription)
+
+    async def use_all(times: int) -> None:
+        async with http_server(over_http) as server, channel_server(tmp_path, over_a_channel) as path:
+            targets: list[Any] = [server.url, path, [sys.executable, "-c", STDIO]]
+            for target in targets * times:
+                await check(target, tools_list_changed=True)
+                await leave(target)
+
+    await use_all(1)
+    descriptors, tasks = os.listdir("/proc/self/fd"), anyio.get_running_tasks()
+    (tmp_path / "s").unlink()
+    await use_all(3)
+    gc.collect()
+    assert os.listdir("/proc/self/fd") == descriptors
+    assert anyio.get_running_tasks() == tasks
 
 
 async def test_who_the_client_says_it_is() -> None:

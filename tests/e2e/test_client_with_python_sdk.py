@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +41,6 @@ class Peer:
     """Our client's connection to the SDK's server, and that server's process."""
 
     connection: Connection
-    pid: int
 
     async def call(self, tool: str, **arguments: str) -> None:
         """Call a tool of the server's."""
@@ -54,42 +53,32 @@ class Peer:
         assert isinstance(tools, list)
         return {tool["name"] for tool in tools}
 
-    def kill(self) -> None:
-        """End the server without a word."""
-        os.kill(self.pid, signal.SIGKILL)
-
 
 @contextmanager
-def started(project: Path) -> Iterator[subprocess.Popen[str]]:
-    """The SDK's server over HTTP, as a process."""
+def started(project: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The SDK's server over HTTP: its URL and its process."""
     with subprocess.Popen([*SERVER, "http"], cwd=project, stdout=subprocess.PIPE, text=True) as process:
         try:
-            yield process
+            assert process.stdout is not None
+            yield process.stdout.readline().strip(), process
         finally:
             process.kill()
 
 
-@asynccontextmanager
-async def over_http(project: Path) -> AsyncIterator[Peer]:
-    with started(project) as process:
-        assert process.stdout is not None
-        url = await anyio.to_thread.run_sync(process.stdout.readline)
-        async with connect(url.strip()) as connection:
-            yield Peer(connection, process.pid)
+@pytest.fixture(scope="module")
+def url(project: Path) -> Iterator[str]:
+    """The SDK's server over HTTP, which the tests share."""
+    with started(project) as (url, _):
+        yield url
 
 
-@asynccontextmanager
-async def over_stdio(project: Path) -> AsyncIterator[Peer]:
-    async with connect([*SERVER, "stdio"], cwd=project) as connection:
-        assert isinstance(connection, StdioConnection)
-        yield Peer(connection, connection.pid)
-
-
-@pytest.fixture(params=[over_http, over_stdio], ids=["http", "stdio"])
+@pytest.fixture(params=["http", "stdio"])
 async def peer(request: pytest.FixtureRequest, project: Path) -> AsyncIterator[Peer]:
     """The SDK's server, and our client connected to it."""
-    async with request.param(project) as peer:
-        yield peer
+    over_http = request.param == "http"
+    target = request.getfixturevalue("url") if over_http else [*SERVER, "stdio"]
+    async with connect(target, cwd=project) as connection:
+        yield Peer(connection)
 
 
 @pytest.mark.clause("R11")
@@ -110,11 +99,12 @@ async def test_changes_reach_whoever_asked_for_them(peer: Peer) -> None:
             peer.connection.listen(WANTED) as both,
             peer.connection.listen(tools_list_changed=True) as tools,
         ):
-            assert "new" not in await peer.tools()
-            await peer.call("grow", name="new")
+            name = f"new-{both.subscription_id}"  # the server over HTTP is one for all tests
+            assert name not in await peer.tools()
+            await peer.call("grow", name=name)
             assert await anext(both) == ToolsListChanged()
             assert await anext(tools) == ToolsListChanged()
-            assert "new" in await peer.tools()
+            assert name in await peer.tools()
             await peer.call("touch", uri="note://tomorrow")
             await peer.call("touch", uri="note://today")
             assert await anext(both) == ResourceUpdated("note://today")
@@ -150,16 +140,27 @@ async def test_a_graceful_end(peer: Peer) -> None:
 
 
 @pytest.mark.clause("R18", "T4")
-async def test_an_abrupt_end(peer: Peer) -> None:
+async def test_an_abrupt_end_over_http(project: Path) -> None:
+    with started(project) as (url, process), anyio.fail_after(LIMIT):
+        async with connect(url) as connection:
+            await lose(connection, process.pid)
+
+
+@pytest.mark.clause("R18", "T4")
+async def test_an_abrupt_end_over_stdio(project: Path) -> None:
     with anyio.fail_after(LIMIT):
-        async with (
-            peer.connection.listen(WANTED) as first,
-            peer.connection.listen(WANTED) as second,
-        ):
-            peer.kill()
-            assert [event async for event in first] == []
-            assert [event async for event in second] == []
-            assert (first.ending, second.ending) == (Ending.LOST, Ending.LOST)
+        async with connect([*SERVER, "stdio"], cwd=project) as connection:
+            assert isinstance(connection, StdioConnection)
+            await lose(connection, connection.pid)
+
+
+async def lose(connection: Connection, pid: int) -> None:
+    """Kill the server: every subscription ends, and says how."""
+    async with connection.listen(WANTED) as first, connection.listen(WANTED) as second:
+        os.kill(pid, signal.SIGKILL)
+        assert [event async for event in first] == []
+        assert [event async for event in second] == []
+        assert (first.ending, second.ending) == (Ending.LOST, Ending.LOST)
 
 
 @pytest.mark.clause("H12")
