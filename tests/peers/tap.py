@@ -28,7 +28,7 @@ class HTTPTap(httpx2.AsyncHTTPTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Sends the request, and keeps what comes as it comes."""
-        exchange = Exchange(await request.aread())
+        exchange = Exchange(request.method, await request.aread())
         self.exchanges.append(exchange)
         response = await super().handle_async_request(request)
         exchange.status = response.status_code
@@ -43,9 +43,10 @@ class HTTPTap(httpx2.AsyncHTTPTransport):
 
 
 class Exchange:
-    """One POST: what the peer sent, and what of the answer has come so far."""
+    """One request: what the peer sent, and what of the answer has come so far."""
 
-    def __init__(self, request: bytes) -> None:
+    def __init__(self, method: str, request: bytes) -> None:
+        self.method = method
         self.request = request
         self.answer = bytearray()
         self.status = 0
