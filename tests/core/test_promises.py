@@ -255,7 +255,7 @@ class Promises(RuleBasedStateMachine):
     def each_lives_as_long_as_it_should(self) -> None:
         for life in self.all:
             assert life.subscription.alive == life.alive
-            assert life.alive or life.ending or not life.subscription.pending
+            assert not life.over or not life.subscription.pending
 
     def publish(self, event: Event) -> None:
         """Publishes; nobody who had something pending loses it or its place, and who had nothing is named."""
