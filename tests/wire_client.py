@@ -51,7 +51,7 @@ def without_id(message: Message) -> Message:
 def headers_for(method: str, changes: Mapping[str, str | None] | None = None, name: str = "") -> Headers:
     """The headers that go with a request; `changes` replaces some, or leaves out those that are None."""
     headers: dict[str, str | None] = {
-        "Host": "127.0.0.1",
+        "Host": "127.0.0.1:8765",  # with a port, as the official SDK wants it
         "Accept": "application/json, text/event-stream",
         "Content-Type": "application/json",
         "MCP-Protocol-Version": PROTOCOL_VERSION,

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from harken.core.events import ALL_KINDS, Kind
-from harken.core.wire import DISCOVER, PROTOCOL_VERSION, RequestId, encode_result
+from harken.core.wire import (
+    DISCOVER,
+    INTERNAL_ERROR,
+    PROTOCOL_VERSION,
+    RequestId,
+    encode_error,
+    encode_result,
+)
+from harken.errors import RPCError
 from harken.server.asgi import ASGIApp, Message, Receive, Scope, Send
 from harken.server.discover import BITS, with_bits
 
@@ -19,6 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "Inner", "lifespan", "pass_on"]
 
+
+_TURNED_AWAY = frozenset({401, 403, 407, 421, 429})
+_NO_SUCH_METHOD = frozenset({404, 405})
 
 logger = logging.getLogger("harken")
 
@@ -48,26 +59,18 @@ class Inner:
             self._kinds = _kinds_within(capabilities)
             answer.result["capabilities"] = with_bits(capabilities, hub.kinds(self._kinds))
             return answer
-        if answer.status in {401, 403}:  # who may not ask the app may not ask us either
-            return answer
-        if self._kinds is None and answer.status in {404, 405}:  # it will never have the method
+        if answer.status in _TURNED_AWAY or answer.status >= 500:
+            return answer  # who may not ask the app may not ask us either; nor is a failure an answer
+        if self._kinds is None and answer.status in _NO_SUCH_METHOD:
             self._kinds = ALL_KINDS
         return None
 
-    async def kinds(self, hub: Hub, scope: Scope, body: bytes) -> frozenset[Kind]:
-        """The kinds whose family the app has, asked on behalf of a listen and remembered."""
+    async def kinds(self, hub: Hub, scope: Scope, body: bytes) -> frozenset[Kind] | Answer:
+        """The kinds whose family the app has, asked on behalf of a listen and remembered; or its refusal."""
         if self._kinds is None:
-            asked = dict(scope)
-            asked["headers"] = [
-                (name, DISCOVER.encode() if name.lower() == b"mcp-method" else value)
-                for name, value in scope["headers"]
-                if name.lower() != b"content-length"
-            ]
-            message = msgspec.json.decode(body)
-            params = {"_meta": message["params"]["_meta"]}
-            question = msgspec.json.encode({"jsonrpc": "2.0", "id": 0, "method": DISCOVER, "params": params})
-            asked["headers"].append((b"content-length", str(len(question)).encode()))
-            await self.discover(hub, asked, question)
+            answer = await self.discover(hub, *_question(scope, body))
+            if answer is not None and answer.result is None:
+                return answer
         return ALL_KINDS if self._kinds is None else self._kinds
 
     async def _ask(self, scope: Scope, body: bytes) -> Answer:
@@ -96,7 +99,8 @@ class Inner:
             await self._app({**scope, "headers": _uncompressed(scope["headers"])}, receive, send)
         except Exception:
             logger.exception("the app around which the hub stands failed at %s", DISCOVER)
-            return Answer(500, [], b"", None)
+            error = RPCError(INTERNAL_ERROR, f"{DISCOVER} failed inside the server")
+            return Answer(500, [(b"content-type", b"application/json")], encode_error(None, error), None)
         whole = b"".join(chunks)
         return Answer(start["status"], list(start.get("headers", [])), whole, _result(whole))
 
@@ -110,6 +114,19 @@ async def pass_on(answer: Answer, id: RequestId, send: Send) -> None:
         headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def _question(scope: Scope, body: bytes) -> tuple[Scope, bytes]:
+    """A listen made into the `server/discover` that its client could have sent."""
+    params = {"_meta": msgspec.json.decode(body)["params"]["_meta"]}
+    question = msgspec.json.encode({"jsonrpc": "2.0", "id": 0, "method": DISCOVER, "params": params})
+    changed = {b"mcp-method": DISCOVER.encode(), b"content-length": str(len(question)).encode()}
+    headers = [
+        (name, changed.get(name.lower(), value))
+        for name, value in scope["headers"]
+        if name.lower() != b"transfer-encoding"
+    ]
+    return {**scope, "headers": headers}, question
 
 
 def _uncompressed(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

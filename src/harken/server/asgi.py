@@ -17,7 +17,7 @@ ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 async def read_body(receive: Receive, cap: int) -> tuple[list[bytes] | None, bool]:
     """The chunks of the body, and whether they are all of it; reading stops past `cap` bytes.
 
-    The chunks are None where the client left.
+    The last chunk may lie past it. The chunks are None where the client left.
     """
     chunks: list[bytes] = []
     size = 0
@@ -28,10 +28,10 @@ async def read_body(receive: Receive, cap: int) -> tuple[list[bytes] | None, boo
         if chunk := message.get("body", b""):
             chunks.append(chunk)
             size += len(chunk)
-        if size > cap:
-            return chunks, False
         if not message.get("more_body", False):
             return chunks, True
+        if size > cap:
+            return chunks, False
 
 
 def replay(chunks: list[bytes], complete: bool, receive: Receive) -> Receive:

@@ -109,14 +109,15 @@ class Endpoint:
         if chunks is None:
             return  # the client left before its request was whole
         body = b"".join(chunks)
-        if self._app is not None and not self._is_ours(headers, body, complete):
+        readable = complete and len(body) <= self._hub.limits.max_body
+        if self._app is not None and not self._is_ours(headers, body, readable):
             await self._app(scope, replay(chunks, complete, receive), send)
             return
         if self._app is not None and (refusal := self._refusal("POST", headers)) is not None:
             await _respond(send, refusal[0], b"", [*refusal[1], *self._cors(origin)])
             return
         answer_headers = cors(origin)
-        if not complete:
+        if not readable:
             error = RPCError(INVALID_REQUEST, f"a request may have {self._hub.limits.max_body} bytes")
             await _respond_error(send, None, error, answer_headers, status=413)
             return
@@ -156,9 +157,9 @@ class Endpoint:
         """The CORS headers for a page at `origin`, which may be a foreign one (clause H14)."""
         return cors(origin if origin is not None and origin_allowed(origin, self._origins) else None)
 
-    def _is_ours(self, headers: Headers, body: bytes, complete: bool) -> bool:
+    def _is_ours(self, headers: Headers, body: bytes, readable: bool) -> bool:
         """Whether the hub answers this instead of the app: its header says so, or its body (clause A10)."""
-        return headers.get("mcp-method") in _OURS or (complete and peek_method(body) in _OURS)
+        return headers.get("mcp-method") in _OURS or (readable and peek_method(body) in _OURS)
 
     def _check(self, headers: Headers, inbound: Inbound) -> Meta | None:
         """What the request says of its client; None for a notification, which is accepted and does nothing.
@@ -218,7 +219,11 @@ class Endpoint:
             raise RPCError(INVALID_PARAMS, str(error)) from error  # R13
         within = ALL_KINDS
         if self._inner is not None and self._hub.supports is None:
-            within = await self._inner.kinds(self._hub, scope, body)
+            asked = await self._inner.kinds(self._hub, scope, body)
+            if isinstance(asked, around.Answer):
+                await around.pass_on(asked, inbound.id, send)
+                return
+            within = asked
         # Nothing is awaited from here until the stream has joined: no second one slips in, no drain begins.
         self._hub.admit(requested)
         honored = requested.narrow(self._hub.kinds(within))
