@@ -1,5 +1,6 @@
 """A server as a child process: its start, its end, its death, and what it says on stderr."""
 
+import asyncio
 import os
 import signal
 import sys
@@ -9,7 +10,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from harken import ConnectionLost, Ending, ToolsListChanged, connect
+from harken import Connection, ConnectionLost, Ending, ToolsListChanged, connect
+from harken.client.stdio import StdioConnection
 
 pytestmark = pytest.mark.anyio
 
@@ -54,9 +56,12 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-async def pid_of(connection: object) -> int:
-    pid = (await connection.request("tools/list"))["pid"]  # type: ignore[attr-defined]  # any connection will do
+async def pid_of(connection: Connection) -> int:
+    """The server's process id, as it knows it and as we do."""
+    pid = (await connection.request("tools/list"))["pid"]
     assert isinstance(pid, int)
+    assert isinstance(connection, StdioConnection)
+    assert connection.pid == pid
     return pid
 
 
@@ -239,6 +244,36 @@ async def test_a_cancelled_body_leaves_no_child() -> None:
             scope.cancel()
             await anext(subscription)
     assert not is_alive(pid)
+
+
+def test_a_task_that_is_cancelled_twice_leaves_no_child() -> None:
+    """As by a second Ctrl-C, while the first one's child is still being waited for."""
+    pid = 0
+
+    async def run(opened: asyncio.Event) -> None:
+        nonlocal pid
+        async with connect(server("serve(); time.sleep(60)")) as connection:
+            pid = await pid_of(connection)
+            opened.set()
+            await asyncio.Event().wait()
+
+    async def cancel_twice() -> None:
+        opened = asyncio.Event()
+        task = asyncio.create_task(run(opened))
+        async with asyncio.timeout(10):
+            await opened.wait()
+            died, descriptor = asyncio.Event(), os.pidfd_open(pid)
+            asyncio.get_running_loop().add_reader(descriptor, died.set)
+            task.cancel()
+            await asyncio.wait([task], timeout=0.1)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await died.wait()
+            asyncio.get_running_loop().remove_reader(descriptor)
+            os.close(descriptor)
+
+    asyncio.run(cancel_twice())
 
 
 @pytest.mark.clause("R17")

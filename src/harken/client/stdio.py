@@ -131,6 +131,8 @@ class StdioConnection(ChannelConnection):
 
     def _signal(self, number: signal.Signals) -> None:
         """To the server and its own children: a wrapper such as `npx` or `uv run` may not pass it on."""
+        if self._process.returncode is not None:
+            return  # its number may be somebody else's by now
         try:
             if sys.platform == "win32":
                 self._process.send_signal(number)
