@@ -35,6 +35,7 @@ pytestmark = pytest.mark.anyio
 LIMIT = 20  # seconds, a bound on a machine with much else to do
 URI = "note://today"
 SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
+GROWN = 20  # tools, one after the other, from before the listen to after the ack
 OURS = [sys.executable, "-m", "tests.peers.ours"]
 ALL: dict[str, Any] = {
     "tools_list_changed": True,
@@ -290,3 +291,25 @@ async def test_listening_again_is_a_subscription_of_its_own(meet: Meet) -> None:
             await peer.publish("prompts_list_changed")
             assert await anext(after) == PromptsListChanged()
         assert before.subscription_id != after.subscription_id
+
+
+@pytest.mark.field("F11")
+async def test_whenever_the_list_changes_the_client_ends_with_the_new_one(meet: Meet) -> None:
+    """It lists, listens, lists again after the ack, and after each event; the list changes all the while."""
+    async with meet() as peer:
+
+        async def names() -> set[str]:
+            return {tool.name for tool in (await peer.client.list_tools()).tools}
+
+        async def grow() -> None:
+            for _ in range(GROWN):
+                await peer.call("grow")
+
+        before = await names()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(grow)
+            async with peer.client.listen(tools_list_changed=True) as subscription:
+                now = await names()
+                while len(now) < len(before) + GROWN:
+                    await anext(subscription)
+                    now = await names()

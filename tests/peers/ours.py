@@ -1,8 +1,8 @@
 """Our server as the peers' clients meet it: `python -m tests.peers.ours http|stdio [--supports KIND]…`
 
 Its tools say what is to happen, on the same connection as everything else: `publish` (an event by its name,
-and its `uri`), `end` (end every stream gracefully), `streams` (how many are open). Over HTTP the first line
-on stderr is the URL.
+and its `uri`), `end` (end every stream gracefully), `streams` (how many are open), `grow` (one more tool).
+Over HTTP the first line on stderr is the URL.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from harken.core.events import ToolsListChanged
 from harken.gateway.entries import EVENT_NAMES, make_event
 from harken.gateway.runner import run_app
 from harken.server.hub import Hub
@@ -23,6 +24,7 @@ TOOLS: dict[str, dict[str, Any]] = {
     "publish": {"event": {"enum": list(EVENT_NAMES)}, "uri": {"type": "string"}},
     "end": {},
     "streams": {},
+    "grow": {},
 }
 
 
@@ -30,6 +32,7 @@ class Server:
     """The hub and its tools."""
 
     def __init__(self, supports: list[str] | None) -> None:
+        self.tools = dict(TOOLS)
         self.hub = Hub(
             name="ours",
             version="1.0.0",
@@ -46,7 +49,7 @@ class Server:
     async def list_tools(self, _: Request) -> Mapping[str, object]:
         tools = [
             {"name": name, "inputSchema": {"type": "object", "properties": properties}}
-            for name, properties in TOOLS.items()
+            for name, properties in self.tools.items()
         ]
         return {"tools": tools, **FRESH}
 
@@ -64,6 +67,9 @@ class Server:
             await self.hub.publish(make_event(arguments["event"], arguments.get("uri")))
         elif name == "end":
             await self.hub.drain()
+        elif name == "grow":
+            self.tools[f"grown-{len(self.tools)}"] = {}
+            await self.hub.publish(ToolsListChanged())
         else:
             text = str(len(self.hub.streams))
         return {"content": [{"type": "text", "text": text}]}
