@@ -28,8 +28,7 @@ class LineDecoder:
 
     def __init__(self, cap: int = DEFAULT_MAX_LINE_BYTES) -> None:
         self._cap = cap
-        self._partial: list[bytes] = []
-        self._size = 0
+        self._partial = bytearray()  # the line that has not ended yet
         self._skipping = False
 
     def feed(self, data: bytes) -> list[bytes | Oversized]:
@@ -38,22 +37,20 @@ class LineDecoder:
         first, *others = data.split(b"\n")
         self._extend(first, found)
         for part in others:
-            if line := b"".join(self._partial).removesuffix(b"\r"):
+            if line := bytes(self._partial).removesuffix(b"\r"):
                 found.append(line)
             self._partial.clear()
-            self._size = 0
             self._skipping = False
             self._extend(part, found)
         return found
 
     def _extend(self, part: bytes, found: list[bytes | Oversized]) -> None:
         """Add `part`, which holds no newline, to the line that has not ended yet."""
-        if self._skipping or not part:
+        if self._skipping:
             return
-        self._size += len(part)
-        if self._size > self._cap:
+        if len(self._partial) + len(part) > self._cap:
             found.append(Oversized(self._cap))
             self._partial.clear()
             self._skipping = True
         else:
-            self._partial.append(part)
+            self._partial += part

@@ -50,8 +50,7 @@ class SSEDecoder:
 
     def __init__(self, cap: int = DEFAULT_MAX_EVENT_BYTES) -> None:
         self._cap = cap
-        self._partial: list[bytes] = []  # the line that has not ended yet
-        self._partial_size = 0
+        self._partial = bytearray()  # the line that has not ended yet
         self._data: list[bytes] = []
         self._type = b""
         self._size = 0  # of the event so far
@@ -75,18 +74,16 @@ class SSEDecoder:
                 found.append(item)
             if isinstance(item, Oversized):
                 return found
-        self._partial.append(rest)
-        self._partial_size += len(rest)
-        if self._size + self._partial_size > self._cap:
+        self._partial += rest
+        if self._size + len(self._partial) > self._cap:
             found.append(self._die())
         return found
 
     def _complete(self, line: bytes) -> bytes:
         """The whole line that `line` ends; without the byte order mark that may open a stream."""
         if self._partial:
-            line = b"".join((*self._partial, line))
+            line = bytes(self._partial + line)
             self._partial.clear()
-            self._partial_size = 0
         if self._at_start:
             self._at_start = False
             return line.removeprefix(_BOM)
