@@ -147,6 +147,14 @@ def test_what_still_comes_after_the_end_is_ignored() -> None:
     assert demux.streams == []
 
 
+@pytest.mark.clause("R16")
+def test_what_comes_for_a_request_that_was_given_up_is_late() -> None:
+    demux = Demux()
+    demux.give_up(7)
+    assert demux.receive(Error(7, RPCError(-32601, "no"))) is Ignored.LATE
+    assert demux.receive(Error(8, RPCError(-32601, "no"))) is Ignored.UNKNOWN
+
+
 @pytest.mark.clause("T6")
 def test_the_second_of_two_answers_is_ignored() -> None:
     demux = Demux()

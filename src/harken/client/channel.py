@@ -101,6 +101,7 @@ class ChannelConnection(Connection):
         finally:
             del self._calls[request.id]
             if sent and not call.done.is_set():
+                self._channel.give_up(request.id)
                 self._put_cancelled(request.id)
         if call.answer is None:
             raise self._lost or ConnectionLost("the connection was closed before the answer came")

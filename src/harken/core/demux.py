@@ -278,6 +278,12 @@ class Demux:
         stream.end(ending, error)
         self._forget(stream)
 
+    def give_up(self, id: RequestId) -> None:
+        """Nobody waits for this request's answer any more; what still comes for it is late (clause R16)."""
+        self._ended[id] = None
+        if len(self._ended) > _MAX_ENDED:
+            self._ended.popitem(last=False)
+
     def receive(self, message: Message) -> Stream | Ignored:
         """The subscription that `message` changed, or why it changed none."""
         stream = self._find(message)
@@ -325,9 +331,7 @@ class Demux:
 
     def _forget(self, stream: Stream) -> None:
         if self._streams.pop(stream.id, None) is not None:
-            self._ended[stream.id] = None
-            if len(self._ended) > _MAX_ENDED:
-                self._ended.popitem(last=False)
+            self.give_up(stream.id)
 
 
 def _subject(notification: Notification) -> RequestId | Ignored:
