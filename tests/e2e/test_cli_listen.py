@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import sys
 import textwrap
@@ -202,7 +203,7 @@ async def test_verbose_shows_keep_alives(harken_command: str, as_json: bool) -> 
     ):
         await listener.line()
         line = (await listener.stderr.readline()).decode() if as_json else await listener.line()
-        assert "keep-alive after 0." in line
+        assert re.search(r"keep-alive after \d+\.\d s", line)
 
 
 async def test_who_has_read_enough_ends_it_quietly(harken_command: str) -> None:
