@@ -2,7 +2,8 @@
 
 Each name of a path is opened in the folder that was opened before it, without following symbolic links. So
 neither a link that is there nor one that is swapped in meanwhile leads out. The folder itself may be reached
-through links: whoever serves it has chosen it.
+through links: whoever serves it has chosen it. A hard link is a file of this folder like any other, and what
+is mounted below it is a part of it.
 """
 
 from __future__ import annotations
