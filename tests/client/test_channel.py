@@ -1,5 +1,6 @@
 """Several subscriptions and other requests on one channel, over a real socket."""
 
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -78,33 +79,60 @@ async def test_a_byte_stream_that_is_already_there_will_do(tmp_path: Path) -> No
             await stream.send(b"x")
 
 
+class Answering(anyio.abc.ByteStream):
+    """A peer that does something about each line inside the very call that sends it."""
+
+    def __init__(self, heard: Callable[[dict[str, Any], Callable[[object], None]], None]) -> None:
+        self._heard = heard
+        self._answers, self._inbox = anyio.create_memory_object_stream[bytes](10)
+
+    async def send(self, item: bytes) -> None:
+        self._heard(json.loads(item), self._answer)
+        await anyio.wait_all_tasks_blocked()
+
+    def _answer(self, message: object) -> None:
+        self._answers.send_nowait(encode(message) + b"\n")
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        return await self._inbox.receive()
+
+    async def send_eof(self) -> None:
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        self._answers.close()
+        self._inbox.close()
+
+
 @pytest.mark.field("F47")
 async def test_the_ack_may_come_inside_the_very_call_that_sends_the_request() -> None:
-    class Echo(anyio.abc.ByteStream):
-        """A peer whose answer is there before `send()` returns, and is read meanwhile."""
-
-        def __init__(self) -> None:
-            self.answers, self.inbox = anyio.create_memory_object_stream[bytes](1)
-
-        async def send(self, item: bytes) -> None:
-            id = int(item.partition(b'"id":')[2].partition(b",")[0]) if b'"id"' in item else None
-            if id is not None:
-                await self.answers.send(encode(acked(id)) + b"\n" + encode(tools_changed(id)) + b"\n")
-                await anyio.wait_all_tasks_blocked()
-
-        async def receive(self, max_bytes: int = 65536) -> bytes:
-            return await self.inbox.receive()
-
-        async def send_eof(self) -> None:
-            raise NotImplementedError
-
-        async def aclose(self) -> None:
-            self.answers.close()
-            self.inbox.close()
+    def heard(message: dict[str, Any], answer: Callable[[object], None]) -> None:
+        if "id" in message:
+            answer(acked(message["id"]))
+            answer(tools_changed(message["id"]))
 
     with anyio.fail_after(5):
-        async with connect(Echo()) as connection, connection.listen(TOOLS) as subscription:
+        async with connect(Answering(heard)) as connection, connection.listen(TOOLS) as subscription:
             assert await anext(subscription) == ToolsListChanged()
+
+
+@pytest.mark.clause("R25")
+async def test_the_last_words_of_a_server_that_no_longer_reads_are_heard() -> None:
+    listens: list[Any] = []
+
+    def heard(message: dict[str, Any], answer: Callable[[object], None]) -> None:
+        if message["method"] == "subscriptions/listen":
+            listens.append(message["id"])
+            answer(acked(message["id"]))
+        else:
+            answer(result(listens[0]))
+            raise anyio.BrokenResourceError
+
+    with anyio.fail_after(5):
+        async with connect(Answering(heard)) as connection, connection.listen(TOOLS) as subscription:
+            with pytest.raises(ConnectionLost, match="no longer reads"):
+                await connection.request("tools/list")
+            assert subscription.ending is Ending.COMPLETED
 
 
 @pytest.mark.clause("T6")
