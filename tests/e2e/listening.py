@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import struct
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -53,7 +54,14 @@ class Raw:
         self.received = b""
 
     @classmethod
-    async def open(cls, port: int, id: int = 1, uris: Sequence[str] = (), buffer: int | None = None) -> Self:
+    async def open(
+        cls,
+        port: int,
+        id: int = 1,
+        uris: Sequence[str] = (),
+        buffer: int | None = None,
+        acknowledged: bool = True,
+    ) -> Self:
         """Listen, and wait for the acknowledgment; `buffer` bytes of room for a reader that will stop."""
         connection = socket.socket()
         connection.setblocking(False)
@@ -63,7 +71,9 @@ class Raw:
         reader, writer = await asyncio.open_connection(sock=connection, limit=buffer or 2**16)
         self = cls(reader, writer)
         writer.write(request(id, uris))
-        await self.until(b"notifications/subscriptions/acknowledged")
+        if acknowledged:
+            await self.until(b"notifications/subscriptions/acknowledged")
+            await self.until(b"}}}\n\n")
         return self
 
     async def until(self, words: bytes) -> None:
@@ -83,9 +93,15 @@ class Raw:
         lines = unchunked(body).decode().splitlines()
         return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
 
-    def abort(self) -> None:
-        """Leave by a reset."""
+    def reset(self) -> None:
+        """Leave with an RST."""
+        connection = self.writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
+
+    def close(self) -> None:
+        """Leave with a FIN."""
+        self.writer.close()
 
 
 def unchunked(body: bytes) -> bytes:

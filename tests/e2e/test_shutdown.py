@@ -289,7 +289,7 @@ async def test_a_reader_that_stopped_does_not_keep_it(
         async with asyncio.timeout(WINDOW + BOUND + SLACK):
             await ends_well(streams)
             _, output = await server.end()
-    stopped.abort()
+    stopped.reset()
     assert not PROBLEMS.search(output), output
 
 
