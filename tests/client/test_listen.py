@@ -94,6 +94,7 @@ async def test_nothing_is_left(tmp_path: Path) -> None:
     (tmp_path / "s").unlink()
     await use_all(3)
     gc.collect()
+    await anyio.wait_all_tasks_blocked()
     assert os.listdir("/proc/self/fd") == descriptors
     assert anyio.get_running_tasks() == tasks
 
