@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from harken.core.events import ToolsListChanged
+from harken.core.subscription import Ending
 from tests.e2e.listening import Raw, get
 from tests.e2e.test_shutdown import Server, serving, stopped_reader, uvicorn
+from tests.serving import new_hub, until
+from tests.serving import serving as serving_here
 
 pytestmark = [
     pytest.mark.anyio,
@@ -59,6 +63,32 @@ def close_waits(port: int) -> int:
         _, local, _, state, *_ = line.split()
         count += int(local.rpartition(":")[2], 16) == port and state == CLOSE_WAIT
     return count
+
+
+@pytest.mark.field("F36")
+async def test_a_proxy_that_reads_on_for_a_dead_client_is_bounded_by_age() -> None:
+    """It can't be told from a client that lives; until its age comes it costs the same as one that waits."""
+    hub = new_hub(max_age=0.5)
+
+    async def proxy(client: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        upstream, to_server = await asyncio.open_connection("127.0.0.1", port)
+        to_server.write(await client.readuntil(b"}}}"))
+        while data := await upstream.read(2**16):  # whatever becomes of the client
+            read.append(data)
+        to_server.close()
+
+    read: list[bytes] = []
+    async with serving_here(hub.asgi()) as port, await asyncio.start_server(proxy, "127.0.0.1", 0) as front:
+        raw = await Raw.open(front.sockets[0].getsockname()[1], acknowledged=False)
+        await until(lambda: b"acknowledged" in b"".join(read))
+        raw.reset()
+        (stream,) = hub.streams
+        while not hub.endings:
+            await hub.publish(ToolsListChanged())
+            await asyncio.sleep(0.01)
+            assert len(stream.pending) <= 1
+        assert hub.endings == {Ending.MAX_AGE: 1}
+        await until(lambda: b'"resultType":"complete"' in read[-1])
 
 
 @pytest.mark.field("F35")

@@ -307,6 +307,20 @@ async def test_a_second_ctrl_c_ends_at_once(name: str, tmp_path: Path, project: 
     assert not PROBLEMS.search(output), output
 
 
+async def test_a_worker_that_has_served_enough_lets_its_streams_go(tmp_path: Path, project: Path) -> None:
+    """No signal tells of this end."""
+    async with serving(uvicorn("app", "--limit-max-requests", "10"), tmp_path, project) as server:
+        streams = await listeners(server)
+        with contextlib.suppress(OSError, ValueError):  # until it takes no more
+            while True:
+                await get(server.port, "/state")
+        async with asyncio.timeout(WINDOW + BOUND + SLACK):
+            await ends_well(streams)
+            status, output = await server.end()
+    assert status == 0
+    assert not PROBLEMS.search(output), output
+
+
 @pytest.mark.field("F38")
 @pytest.mark.parametrize("name", ["uvicorn", "pass-through middleware", "gunicorn, asgi", "granian"])
 async def test_what_was_published_before_still_goes_out(name: str, tmp_path: Path, project: Path) -> None:

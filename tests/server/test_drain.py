@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import uvicorn
 
+from harken.brokers.memory import MemoryBroker
 from harken.core.events import ToolsListChanged
 from harken.core.filters import Filter
 from harken.core.subscription import SSE, Ending
@@ -234,6 +235,22 @@ async def test_closing_without_a_start_and_closing_twice() -> None:
     await hub.start()
     await asyncio.gather(hub.aclose(), hub.aclose())
     assert not hub.running
+
+
+async def test_two_who_close_at_once_close_the_broker_once() -> None:
+    class Counted(MemoryBroker):
+        closed = 0
+
+        async def close(self) -> None:
+            self.closed += 1
+            await super().close()
+
+    broker = Counted()
+    hub = new_hub(broker=broker)
+    await hub.start()
+    opened(hub)
+    await asyncio.gather(hub.aclose(), hub.aclose())
+    assert broker.closed == 1
 
 
 async def test_a_hub_that_is_started_anew_is_not_ended_by_the_old_hurry(

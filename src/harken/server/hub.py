@@ -369,6 +369,7 @@ class Hub:
         """Drain, then close: nothing more is taken unless the hub is started anew. Harmless when repeated."""
         if self._running:
             await self.drain()
+        if self._running:  # else somebody else who waited for the same drain has closed it
             self._closed = True
             self._running = False
             drain.forget(self)
