@@ -91,7 +91,7 @@ WRONG: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", WRONG, ids=str)
+@pytest.mark.parametrize("options", WRONG, ids=range(len(WRONG)))
 def test_a_hub_with_a_wrong_option_is_not_built(options: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError)):
         Hub(**options)
