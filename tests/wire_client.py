@@ -267,8 +267,9 @@ async def listening(
 ) -> AsyncIterator[Stream]:
     """A stream that was accepted; the acknowledgment is still to be read."""
     async with connected(port) as connection:
-        body = json.dumps(listen(notifications, id)).encode()
-        await connection.send(body, headers or headers_for(LISTEN), path=path)
+        await connection.send(
+            json.dumps(listen(notifications, id)).encode(), headers or headers_for(LISTEN), path=path
+        )
         head = await connection.head()
         assert head.status == 200, (await connection.reader.read(1000)).decode()
         yield Stream(connection, head.headers, id)

@@ -342,6 +342,17 @@ async def test_for_what_is_ours_the_origin_counts() -> None:
         assert answer.headers["access-control-allow-origin"] == [near["Origin"]]
 
 
+@pytest.mark.clause("H14")
+@pytest.mark.parametrize("status", [200, 401, 404])
+async def test_what_the_app_answers_may_be_read_by_the_page_that_asked(status: int) -> None:
+    app = MCPServer("inner").streamable_http_app() if status == 200 else answering(status)
+    near = "http://localhost:3000"
+    async with serving(new_hub().asgi(app)) as port:
+        answer = await discovered(port, changes={"Origin": near})
+        assert answer.status == (401 if status == 401 else 200)
+        assert answer.headers["access-control-allow-origin"] == [near]
+
+
 @pytest.mark.clause("H1")
 async def test_a_client_that_leaves_within_its_request_disturbs_nobody() -> None:
     async with echoing() as (_, port):

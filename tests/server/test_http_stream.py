@@ -720,3 +720,75 @@ async def test_the_place_of_a_refused_client_is_not_taken_in_the_meantime(served
     everybody.set()
     statuses = await asyncio.gather(*attempts)
     assert (statuses.count(200), statuses.count(503)) == (10, 30)
+
+
+async def test_what_a_middleware_does_after_the_last_message_is_not_cut_off() -> None:
+    """The server says that the response is complete while the middleware is still at it."""
+    hub = new_hub()
+    written: list[bool] = []
+
+    async def books(scope: Any, receive: Any, send: Any) -> None:
+        async def send_and_write_down(message: Any) -> None:
+            await send(message)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            written.append(message.get("more_body", True))
+
+        await hub.asgi()(scope, receive, send_and_write_down)
+        written.append(False)
+
+    async with serving(books, lifespan="off") as port, listening(port, TOOLS) as stream:
+        await stream.acknowledged()
+        await hub.drain()
+        assert [name(message) for message in await stream.rest()] == ["result"]
+        await until(lambda: len(written) == 4)
+        assert written == [True, True, False, False]
+
+
+@pytest.mark.clause("R15")
+@pytest.mark.parametrize("at", [1, 2, 3])
+async def test_a_server_may_say_by_an_error_that_the_client_has_left(at: int) -> None:
+    """So ASGI has it since 2.4: `send` raises an OSError."""
+    hub = new_hub()
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        if not sent:
+            body = json.dumps(listen(TOOLS)).encode()
+            return {"type": "http.request", "body": body}
+        return await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if len(sent) == at:
+            raise BrokenPipeError
+
+    headers = [(name.lower().encode(), value.encode()) for name, value in headers_for(LISTEN)]
+    scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": headers}
+    async with hub:
+        call = asyncio.gather(hub.asgi()(scope, receive, send))
+        if at == 3:
+            await until(lambda: len(sent) == 2)
+            await hub.publish(ToolsListChanged())
+        async with asyncio.timeout(5):
+            await call
+        assert not hub.streams
+        assert hub.endings == {Ending.CLIENT_GONE: 1}
+        assert len(sent) == at
+
+
+async def test_a_stream_keeps_nothing_of_its_request() -> None:
+    """A filter may be a megabyte long, and a hundred thousand streams open."""
+    hub = new_hub()
+    wanted = {**TOOLS, "x-padding": "a" * 500_000}
+    async with serving(hub.asgi()) as port, listening(port, wanted) as stream:
+        await stream.acknowledged()
+        del wanted["x-padding"]
+        gc.collect()
+        padded = [
+            type(holder)
+            for holder in gc.get_objects()
+            for thing in gc.get_referents(holder)
+            if type(thing) in {bytes, str, bytearray} and len(thing) > 400_000
+        ]
+        assert padded == []

@@ -105,13 +105,15 @@ class Inner:
         return Answer(start["status"], list(start.get("headers", [])), whole, _result(whole))
 
 
-async def pass_on(answer: Answer, id: RequestId, send: Send) -> None:
-    """Send the app's answer, with our result where there is one."""
+async def pass_on(answer: Answer, id: RequestId, send: Send, extra: Iterable[tuple[bytes, bytes]]) -> None:
+    """Send the app's answer, with our result where there is one, and `extra` headers that it lacks."""
     body, headers = answer.body, answer.headers
     if answer.result is not None:
         body = encode_result(id, answer.result)
         headers = [(n, v) for n, v in headers if n.lower() not in {b"content-type", b"content-length"}]
         headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    present = {name.lower() for name, _ in headers}
+    headers = [*headers, *(header for header in extra if header[0] not in present)]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

@@ -52,6 +52,9 @@ __all__ = ["Endpoint"]
 _JSON = (b"content-type", b"application/json")
 _OURS = (LISTEN, DISCOVER)
 
+Accepted = tuple[RequestId, Filter, list[tuple[bytes, bytes]]]
+"""A listen that was accepted: its id, what is honoured, and headers for the answer."""
+
 
 class Endpoint:
     """The ASGI app of `Hub.asgi()`."""
@@ -80,7 +83,10 @@ class Endpoint:
         elif self._app is not None and scope["method"] != "POST":  # H1
             await self._app(scope, receive, send)
         else:
-            await self._post(scope, receive, send)
+            accepted = await self._post(scope, receive, send)
+            if accepted is not None:  # nothing of the request but this is kept as long as the stream lives
+                id, honored, headers = accepted
+                await serve_stream(self._hub, id, honored, scope, receive, send, headers)
 
     def _is_endpoint(self, scope: Scope) -> bool:
         if self._path is None:
@@ -99,28 +105,29 @@ class Endpoint:
 
     # -- One request
 
-    async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _post(self, scope: Scope, receive: Receive, send: Send) -> Accepted | None:
+        """Answer a request; an accepted listen is the caller's to serve, before anything is awaited."""
         headers = Headers(scope["headers"])
         origin = headers.get("origin")
         if self._app is None and (refusal := self._refusal(scope["method"], headers)) is not None:
             await _respond(send, refusal[0], b"", [*refusal[1], *self._cors(origin)])
-            return
+            return None
         chunks, complete = await read_body(receive, self._hub.limits.max_body)
         if chunks is None:
-            return  # the client left before its request was whole
+            return None  # the client left before its request was whole
         body = b"".join(chunks)
         readable = complete and len(body) <= self._hub.limits.max_body
         if self._app is not None and not self._is_ours(headers, body, readable):
             await self._app(scope, replay(chunks, complete, receive), send)
-            return
+            return None
         if self._app is not None and (refusal := self._refusal("POST", headers)) is not None:
             await _respond(send, refusal[0], b"", [*refusal[1], *self._cors(origin)])
-            return
+            return None
         answer_headers = cors(origin)
         if not readable:
             error = RPCError(INVALID_REQUEST, f"a request may have {self._hub.limits.max_body} bytes")
             await _respond_error(send, None, error, answer_headers, status=413)
-            return
+            return None
         await self._hub.start_lazily()
         inbound = None
         try:
@@ -129,13 +136,14 @@ class Endpoint:
             if meta is None:
                 await _respond(send, 202, b"", answer_headers)  # H9
             elif inbound.method == LISTEN:
-                await self._listen(scope, receive, send, headers, inbound, body)
+                return await self._accept(scope, send, headers, inbound, body)
             else:
                 await self._answer(scope, send, inbound, meta, body, answer_headers)
         except InvalidMessage as error:
             await _respond_error(send, error.id, error, answer_headers)
         except RPCError as error:
             await _respond_error(send, None if inbound is None else inbound.id, error, answer_headers)
+        return None
 
     def _refusal(self, method: str, headers: Headers) -> tuple[int, list[tuple[bytes, bytes]]] | None:
         """The status with which a request is refused before its body is read, None where it isn't."""
@@ -196,7 +204,7 @@ class Endpoint:
         if self._inner is not None:
             answered = await self._inner.discover(self._hub, scope, body)
             if answered is not None:
-                await around.pass_on(answered, inbound.id, send)
+                await around.pass_on(answered, inbound.id, send, headers)
                 return
         answer = await self._hub.methods.answer(
             Request(inbound.id, inbound.method, inbound.params or {}, meta)
@@ -204,15 +212,15 @@ class Endpoint:
         status = _status(answer) if isinstance(answer, RPCError) else 200
         await _respond(send, status, encode_answer(inbound.id, answer), [_JSON, *headers])
 
-    async def _listen(
-        self, scope: Scope, receive: Receive, send: Send, headers: Headers, inbound: Inbound, body: bytes
-    ) -> None:
+    async def _accept(
+        self, scope: Scope, send: Send, headers: Headers, inbound: Inbound, body: bytes
+    ) -> Accepted | None:
         assert inbound.id is not None
         extra = cors(headers.get("origin"))
         if not accepts_sse(headers.get("accept")):
             error = RPCError(INVALID_REQUEST, f"{LISTEN} answers with text/event-stream; accept it")
             await _respond_error(send, inbound.id, error, extra, status=406)  # H3
-            return
+            return None
         try:
             requested = Filter.parse((inbound.params or {}).get("notifications"))
         except InvalidFilter as error:
@@ -221,13 +229,12 @@ class Endpoint:
         if self._inner is not None and self._hub.supports is None:
             asked = await self._inner.kinds(self._hub, scope, body)
             if isinstance(asked, around.Answer):
-                await around.pass_on(asked, inbound.id, send)
-                return
+                await around.pass_on(asked, inbound.id, send, extra)
+                return None
             within = asked
         # Nothing is awaited from here until the stream has joined: no second one slips in, no drain begins.
         self._hub.admit(requested)
-        honored = requested.narrow(self._hub.kinds(within))
-        await serve_stream(self._hub, inbound.id, honored, scope, receive, send, extra)
+        return inbound.id, requested.narrow(self._hub.kinds(within)), extra
 
 
 async def _respond(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:

@@ -59,6 +59,8 @@ async def serve_stream(
     try:
         await send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, *headers]})
         await stream.run(receive)
+    except OSError:
+        pass  # so a server says, by ASGI's rules, that the client has left
     finally:
         hub.leave(stream, Ending.CLIENT_GONE)
 
@@ -264,5 +266,6 @@ class TaskStream(HTTPStream):
             await _client_gone(receive)
         except Exception:
             logger.exception("a middleware's receive failed; its stream counts as left")
-        self.cancel(Ending.CLIENT_GONE)
-        self._give_up()  # not every server wakes a send that waits for a client that has left
+        if self.state is not State.ENDED:  # else the last send is on its way, and this is its echo
+            self.cancel(Ending.CLIENT_GONE)
+            self._give_up()  # not every server wakes a send that waits for a client that has left
