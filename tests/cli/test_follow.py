@@ -107,6 +107,9 @@ class Record(Output):
     def ended(self, ending: Ending, detail: str | None) -> None:
         raise NotImplementedError
 
+    def fault(self, message: str) -> None:
+        raise NotImplementedError
+
     def keep_alive(self, quiet: float) -> None:
         raise NotImplementedError
 

@@ -93,6 +93,23 @@ def test_no_answer_in_time_is_5(invoke: Invoke, everything: list[str]) -> None:
     assert "ended (timeout): time is up" in stderr
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_fault_is_told_before_its_traceback(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr("harken.cli.listen.Follower", broken)
+    with pytest.raises(ExceptionGroup):
+        invoke("listen", URL, "--tools", *(["--json"] if as_json else []))
+    stdout, stderr = capfd.readouterr()
+    if as_json:
+        assert json.loads(stdout)["message"] == "a fault in harken: oops"
+    else:
+        assert "please report it: oops" in stderr
+
+
 def test_a_command_that_ends_at_once_is_4(invoke: Invoke) -> None:
     code, _, stderr = invoke("listen", "--tools", "--", sys.executable, "-c", "pass")
     assert code == 4

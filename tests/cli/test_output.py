@@ -86,6 +86,13 @@ def test_the_json_ending_is_its_word(capsys: pytest.CaptureFixture[str]) -> None
     ]
 
 
+def test_a_fault_is_an_error(capsys: pytest.CaptureFixture[str], output: Output) -> None:
+    JSONLines().fault("oops")
+    assert json_lines(capsys) == [{"type": "error", "message": "a fault in harken: oops"}]
+    output.fault("oops")
+    assert plain(capsys) == ([], ["a fault in harken, please report it: oops"])
+
+
 def test_what_is_no_message_stays_out_of_the_json(capsys: pytest.CaptureFixture[str]) -> None:
     JSONLines().keep_alive(15.04)
     JSONLines().warning("careful")

@@ -148,6 +148,14 @@ def test_no_answer_is_5(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None
     assert "did not answer" in stderr
 
 
+def test_no_proxy_stands_between_a_machine_and_itself(
+    invoke: Invoke, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
+    assert invoke("publish", "tools_list_changed", "--hub", hub.url)[0] == 0
+
+
 @pytest.mark.parametrize(
     ("hub", "endpoint"),
     [

@@ -220,6 +220,20 @@ async def test_who_has_read_enough_ends_it_quietly(harken_command: str) -> None:
         assert listener.returncode == 0
 
 
+async def test_without_stdout_it_listens_all_the_same(harken_command: str) -> None:
+    async with served(Hub(supports=[]).asgi()) as url:
+        closed = ["sh", "-c", 'exec "$0" "$@" >&-', harken_command]
+        assert await run(*closed, "listen", url, "--tools") == (0, "", "")
+
+
+async def test_any_uri_can_be_shown_in_any_encoding(harken_command: str) -> None:
+    async with served(Hub(supports=[]).asgi()) as url:
+        words = [harken_command, "listen", url, "--resource", "x:/ü"]
+        code, stdout, _ = await run(*words, env={"PYTHONIOENCODING": "ascii"})
+        assert code == 0
+        assert "not honored by the server: x:/\\xfc" in stdout
+
+
 SERVER = textwrap.dedent("""
     import asyncio, sys
     from harken.core.events import ToolsListChanged

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import logging
 import sys
 
@@ -63,19 +64,16 @@ def harken() -> None:
 
 def run(arguments: list[str] | None = None) -> int:
     """Runs the command line, by default this process's own, and returns the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # any URI can be shown, whatever the encoding
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     try:
         # A command returns its exit code, or None where it is done.
         code = harken.main(arguments, prog_name="harken", standalone_mode=False)
-        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return Exit.INTERRUPTED
-    except BrokenPipeError:
-        from harken.cli.output import hush
-
-        hush()
-        return Exit.ENDED  # `| head -1`: whoever read has seen enough
     return int(code or Exit.ENDED)

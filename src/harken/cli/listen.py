@@ -181,6 +181,9 @@ class _Session:
         except* BrokenPipeError:
             self.code = Exit.ENDED  # `| head -1`: whoever read has seen enough
             hush()
+        except* Exception as faults:
+            self.output.fault(str(faults.exceptions[0]))
+            raise
         return EXIT_OF[ending] if self.code is None else self.code
 
     async def _listen(self, server: str | Sequence[str], token: str | None) -> Ending:

@@ -15,6 +15,7 @@ import stat
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import TextIO
 
 import anyio
 
@@ -62,6 +63,10 @@ class Output(abc.ABC):
         """The end, and more about it where there is more to say."""
 
     @abc.abstractmethod
+    def fault(self, message: str) -> None:
+        """A fault in harken itself; a traceback follows on stderr."""
+
+    @abc.abstractmethod
     def keep_alive(self, quiet: float) -> None:
         """A keep-alive came, so many seconds after the one before it, or after the ack (clause H11)."""
 
@@ -88,6 +93,9 @@ class JSONLines(Output):
         if EXIT_OF[ending] is not Exit.ENDED:
             self._write("error", message=_sentence(ending, detail))
         self._write("ended", ending=ending)
+
+    def fault(self, message: str) -> None:
+        self._write("error", message=f"a fault in harken: {message}")
 
     def keep_alive(self, quiet: float) -> None:
         print(f"keep-alive after {quiet:.1f} s", file=sys.stderr, flush=True)
@@ -124,6 +132,9 @@ class Lines(Output):
         failed = EXIT_OF[ending] is not Exit.ENDED
         self._say(f"ended ({ending}): {_sentence(ending, detail)}", "red" if failed else "bold", failed)
 
+    def fault(self, message: str) -> None:
+        self._say(f"a fault in harken, please report it: {message}", "red", True)
+
     def keep_alive(self, quiet: float) -> None:
         self._say(f"keep-alive after {quiet:.1f} s", "dim")
 
@@ -138,7 +149,8 @@ def open_output(as_json: bool) -> Output:
     """JSON lines, or lines with colours where stdout is a terminal, or plain ones."""
     if as_json:
         return JSONLines()
-    return Lines(_rich_writer() if sys.stdout.isatty() else _write_plain)
+    stdout: TextIO | None = sys.stdout
+    return Lines(_rich_writer() if stdout is not None and stdout.isatty() else _write_plain)
 
 
 def _write_plain(time: datetime, text: str, _style: str, failed: bool) -> None:
@@ -186,19 +198,24 @@ def _enumerated(wanted: Filter) -> str:
 
 async def room() -> None:
     """Until stdout takes a line; meanwhile the loop goes on, and what comes in collapses."""
-    if os.name != "posix":
-        return
-    descriptor = sys.stdout.fileno()
-    if not select.select([], [descriptor], [], 0)[1]:
+    descriptor = _descriptor()
+    if descriptor is not None and not select.select([], [descriptor], [], 0)[1]:
         await anyio.wait_writable(descriptor)
 
 
 async def reader_gone() -> None:
     """Until whoever reads stdout through a pipe has left, as `head -1` does; else for ever."""
-    if os.name == "posix" and stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode):
-        await anyio.wait_readable(sys.stdout.fileno())  # what a pipe's writing end reports is an error alone
+    descriptor = _descriptor()
+    if descriptor is not None and stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        await anyio.wait_readable(descriptor)  # all that a pipe's writing end can report is an error
     else:
         await anyio.sleep_forever()
+
+
+def _descriptor() -> int | None:
+    """That of stdout, None where it is closed (`>&-`) or can't be waited for."""
+    stdout: TextIO | None = sys.stdout
+    return None if stdout is None or os.name != "posix" else stdout.fileno()
 
 
 def hush() -> None:

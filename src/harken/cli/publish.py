@@ -11,6 +11,7 @@ from harken.cli.exits import Exit
 from harken.cli.options import is_url, token_option
 from harken.core.events import Event
 from harken.gateway.entries import EVENT_NAMES, InvalidEntry, entry_of, make_event
+from harken.gateway.loopback import is_loopback
 
 __all__ = ["publish"]
 
@@ -89,7 +90,12 @@ def send(endpoint: str, events: list[Event], token: str | None) -> int:
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
     try:
         answer = httpx2.post(
-            endpoint, json=[entry_of(event) for event in events], headers=headers, timeout=TIMEOUT
+            endpoint,
+            json=[entry_of(event) for event in events],
+            headers=headers,
+            timeout=TIMEOUT,
+            # The environment's proxy leads nowhere from a machine to itself.
+            trust_env=not is_loopback(urlsplit(endpoint).hostname or ""),
         )
     except httpx2.TimeoutException as error:
         raise Failure(Exit.TIMEOUT, f"{endpoint} did not answer within {TIMEOUT:.0f} s") from error

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harken.gateway.publish import Publish, is_loopback, respond
+from harken.gateway.loopback import is_loopback
+from harken.gateway.publish import Publish, respond
 from harken.server.asgi import ASGIApp, Receive, Scope, Send
 from harken.server.hub import Hub
 from harken.server.methods import Handler, Request

@@ -11,16 +11,16 @@ import asyncio
 import hmac
 import json
 from collections.abc import Iterable
-from ipaddress import IPv6Address, ip_address
 from urllib.parse import urlsplit
 
 from harken.errors import HubClosed
 from harken.gateway.entries import InvalidEntry, parse
+from harken.gateway.loopback import is_loopback
 from harken.server.asgi import Receive, Scope, Send, read_body
 from harken.server.headers import Headers
 from harken.server.hub import Hub
 
-__all__ = ["Publish", "is_loopback", "respond"]
+__all__ = ["Publish", "respond"]
 
 MAX_BODY = 1_048_576  # bytes
 BODY_TIMEOUT = 30.0  # seconds for a whole body
@@ -105,19 +105,6 @@ class Publish:
             message = "the hub is shutting down; publish again in a moment"
             raise _Rejected(503, message, [(b"retry-after", b"%d" % RETRY_AFTER)]) from None
         return len(events)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host, as a name or an address without port and brackets, is this machine's loopback."""
-    if host.lower().rstrip(".") == "localhost":
-        return True
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped.is_loopback
-    return address.is_loopback
 
 
 async def respond(

@@ -17,11 +17,13 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from types import FrameType
 from typing import Any
 
 import uvicorn
 
+from harken.server import drain
 from harken.server.asgi import ASGIApp
 from harken.server.hub import Hub
 
@@ -34,7 +36,7 @@ EXIT_USAGE = 2
 BACKLOG = 4096  # a fleet of clients that returns at once
 KEEP_ALIVE_TIMEOUT = 75  # seconds; longer than what HTTP clients keep an idle connection for
 LAST_ANSWERS = 0.5  # seconds that answers in flight have once the streams have ended
-LAST_RESORT = 15.0  # seconds from the first signal: the longest drain window, the two after it, some to spare
+LAST_RESORT = 5.0  # seconds from the end of the drain window until the process is ended by force
 
 # F36: a peer that vanished without a word is found within half a minute, data in flight or not.
 USER_TIMEOUT = 30_000  # milliseconds that sent data may go unacknowledged
@@ -63,7 +65,8 @@ def run_app(app: ASGIApp, hub: Hub, host: str, port: int, *, as_json: bool = Fal
     try:
         listener = bind(host, port)
     except CannotBind as error:
-        _say({"type": "error", "message": str(error)}, f"error: {error}", as_json)
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        _say({"type": "error", "message": str(error), "time": now}, f"error: {error}", as_json)
         return EXIT_USAGE
     _allow_many_files()
     config = uvicorn.Config(
@@ -77,7 +80,7 @@ def run_app(app: ASGIApp, hub: Hub, host: str, port: int, *, as_json: bool = Fal
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_TIMEOUT,
     )
-    with _Signals() as signals, asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+    with _Signals(hub) as signals, asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         url = url_of(host, listener)
         _say({"type": "ready", "url": url}, f"{url}\n{label}".rstrip(), as_json)
         return runner.run(_serve(_Server(config), hub, listener, signals))
@@ -144,8 +147,9 @@ def _say(message: dict[str, str], text: str, as_json: bool) -> None:
 class _Signals:
     """SIGINT and SIGTERM: the first asks for the graceful end, the second ends the process at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, hub: Hub) -> None:
         self.asked = asyncio.Event()
+        self._hub = hub
         self._loop: asyncio.AbstractEventLoop | None = None
         self._seen = False
         self._before: dict[int, Any] = {}
@@ -171,7 +175,9 @@ class _Signals:
             os._exit(128 + number)
         self._seen = True
         # Bounds the shutdown even where the loop or a thread hangs, and shows where.
-        faulthandler.dump_traceback_later(LAST_RESORT, exit=True)
+        streams = len(self._hub.streams)
+        window = drain.window(streams) if self._hub.drain_window is None else self._hub.drain_window
+        faulthandler.dump_traceback_later(window + LAST_RESORT, exit=True)
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self.asked.set)
 
