@@ -339,20 +339,21 @@ class Hub:
 
     def begin_drain(self) -> asyncio.Task[None]:
         """Start `drain()` without waiting for it; must be called on the hub's event loop."""
+        if self._running and self._loop is not asyncio.get_running_loop():
+            raise RuntimeError(
+                "this hub runs on another event loop: use asyncio.run_coroutine_threadsafe(hub.drain(), loop)"
+            )
         if self._drained is None:
             self.draining = True
             self._drained = asyncio.get_running_loop().create_task(self._drain())
         return self._drained
 
     def hurry(self) -> None:
-        """Cut a drain short: every stream ends now, and a reader that takes nothing is left."""
+        """Cut a drain short: every stream ends now; a reader that has not taken it a second later is left."""
         if isinstance(self._deliver, Throttle):
             self._deliver.release()
         for stream in list(self.streams):
-            if stream.blocked_since is None:
-                self.end(stream, Ending.SHUTDOWN)
-            else:
-                self._leave_stuck(stream, Ending.SHUTDOWN)
+            self.end(stream, Ending.SHUTDOWN)
         asyncio.get_running_loop().call_later(drain.GRACE, self.abort)
 
     def abort(self) -> None:
