@@ -509,6 +509,7 @@ async def test_without_a_lifespan_the_hub_starts_at_the_first_use(lifespan: Any)
         assert not hub.running
         async with listening(port, TOOLS, path=path) as stream:
             assert await stream.acknowledged() == TOOLS
+            await until(lambda: hub.running, limit=1)
             await hub.publish(ToolsListChanged())
             assert name(await stream.expect()) == "tools/list_changed"
             ending = asyncio.create_task(stream.rest())
