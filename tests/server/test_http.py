@@ -43,6 +43,8 @@ async def read_resource(request: Request) -> Mapping[str, object]:
     """Answers `resources/read`."""
     if request.params["uri"] == "x://lost":
         raise RPCError(-32602, "no such resource", {"uri": "x://lost"})
+    if request.params["uri"] == "x://broken":
+        raise RuntimeError("broken")
     contents = [{"uri": request.params["uri"], "text": request.meta.version}]
     return {"contents": contents, "ttlMs": 0, "cacheScope": "private"}
 
@@ -566,6 +568,14 @@ async def test_a_method_of_ones_own_answers_and_refuses(port: int) -> None:
     lost = request("resources/read", {"uri": "x://lost"})
     answer = await asked(port, lost, headers_for("resources/read", name="x://lost"))
     assert (answer.status, answer.error["code"], answer.error["data"]) == (400, -32602, {"uri": "x://lost"})
+
+
+async def test_a_method_that_fails_is_an_error_of_the_servers() -> None:
+    hub = new_hub(methods={"resources/read": read_resource})
+    async with serving(hub.asgi(), expected="the handler of 'resources/read' failed") as port:
+        broken = request("resources/read", {"uri": "x://broken"})
+        answer = await asked(port, broken, headers_for("resources/read", name="x://broken"))
+        assert (answer.status, answer.error["code"], answer.message["id"]) == (500, -32603, 1)
 
 
 @pytest.mark.parametrize("size", [1_048_577, 10_000_000])

@@ -645,14 +645,14 @@ class Cycle:
         self.sent.append(message)
 
 
-async def start(hub: Hub, cycle: Cycle, id: int) -> asyncio.Task[None]:
+async def start(hub: Hub, cycle: Cycle, id: int, wrap: Wrap = bare) -> asyncio.Task[None]:
     """A stream on a server of ours, acknowledged."""
     cycle.body = json.dumps(listen(TOOLS, id)).encode()
     headers = [(name.lower().encode(), value.encode()) for name, value in headers_for(LISTEN)]
     scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": headers}
 
     async def call() -> None:
-        await hub.asgi()(scope, cycle.receive, cycle.send)
+        await wrap(hub.asgi())(scope, cycle.receive, cycle.send)
 
     task = asyncio.create_task(call())
     await until(lambda: len(cycle.sent) == 2)
@@ -741,6 +741,19 @@ async def test_the_place_of_a_refused_client_is_not_taken_in_the_meantime(served
     everybody.set()
     statuses = await asyncio.gather(*attempts)
     assert (statuses.count(200), statuses.count(503)) == (10, 30)
+
+
+async def test_a_stream_behind_others_whose_task_is_cancelled_leaves_nothing() -> None:
+    async with new_hub() as hub:
+        cycle = Cycle()
+        tasks = len(asyncio.all_tasks())
+        task = await start(hub, cycle, 1, behind)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: len(asyncio.all_tasks()) == tasks)
+        assert not hub.streams
+        assert len(cycle.sent) == 2
 
 
 async def test_what_a_middleware_does_after_the_last_message_is_not_cut_off() -> None:
