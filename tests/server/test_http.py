@@ -39,6 +39,9 @@ pytestmark = pytest.mark.anyio
 TOOLS = {"toolsListChanged": True}
 
 
+BROKEN = "the handler of 'resources/read' failed"
+
+
 async def read_resource(request: Request) -> Mapping[str, object]:
     """Answers `resources/read`."""
     if request.params["uri"] == "x://lost":
@@ -58,7 +61,8 @@ async def hub() -> Hub:
 @pytest.fixture(scope="module", params=PROTOCOLS)
 async def port(hub: Hub, request: pytest.FixtureRequest) -> AsyncIterator[int]:
     """Where it is served, by each of uvicorn's HTTP implementations."""
-    async with serving(hub.asgi(allowed_origins=["https://chat.example"]), request.param) as port:
+    app = hub.asgi(allowed_origins=["https://chat.example"])
+    async with serving(app, request.param, expected=BROKEN) as port:
         yield port
 
 
@@ -572,7 +576,7 @@ async def test_a_method_of_ones_own_answers_and_refuses(port: int) -> None:
 
 async def test_a_method_that_fails_is_an_error_of_the_servers() -> None:
     hub = new_hub(methods={"resources/read": read_resource})
-    async with serving(hub.asgi(), expected="the handler of 'resources/read' failed") as port:
+    async with serving(hub.asgi(), expected=BROKEN) as port:
         broken = request("resources/read", {"uri": "x://broken"})
         answer = await asked(port, broken, headers_for("resources/read", name="x://broken"))
         assert (answer.status, answer.error["code"], answer.message["id"]) == (500, -32603, 1)

@@ -756,6 +756,37 @@ async def test_a_stream_behind_others_whose_task_is_cancelled_leaves_nothing() -
         assert len(cycle.sent) == 2
 
 
+def test_a_loop_that_died_with_a_stream_open_is_left_behind() -> None:
+    """And with an event that was not yet written: some test clients close their loop like this."""
+    hub = new_hub(keep_alive=0.2)
+    dying = asyncio.new_event_loop()
+    task = dying.run_until_complete(start(hub, Cycle(), 1))
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # its end is the point
+
+    def publish_and_die() -> None:
+        dying.stop()
+        hub.publish_from_thread(ToolsListChanged())
+
+    dying.call_soon(publish_and_die)
+    dying.run_forever()
+    dying.close()
+
+    async def live_on() -> None:
+        cycle = Cycle()
+        task = await start(hub, cycle, 2)
+        assert len(hub.streams) == 1
+        await hub.publish(ToolsListChanged())
+        await until(lambda: len(cycle.sent) == 3)
+        assert b"list_changed" in cycle.sent[2]["body"]
+        await until(lambda: len(cycle.sent) == 4)
+        assert cycle.sent[3]["body"].startswith(b":")
+        cycle.gone.set()
+        await task
+        await hub.aclose()
+
+    asyncio.run(live_on())
+
+
 async def test_what_a_middleware_does_after_the_last_message_is_not_cut_off() -> None:
     """The server says that the response is complete while the middleware is still at it."""
     hub = new_hub()
