@@ -72,11 +72,11 @@ Serve = Callable[..., AbstractAsyncContextManager[Peer]]
 
 @pytest.fixture
 def serve() -> Serve:
-    """Runs a hub: `async with serve(token=None) as peer`."""
+    """Runs a hub as if bound to `host`: `async with serve(token) as peer`."""
 
     @contextlib.asynccontextmanager
-    async def serving(token: str | None = None) -> AsyncIterator[Peer]:
-        hub, app = build("127.0.0.1", token)
+    async def serving(token: str | None = None, host: str = "127.0.0.1") -> AsyncIterator[Peer]:
+        hub, app = build(host, token)
         listener = bind("127.0.0.1", 0)
         server = uvicorn.Server(uvicorn.Config(app, ws="none", log_config=None, proxy_headers=False))
         task = asyncio.create_task(server._serve(sockets=[listener]))

@@ -95,3 +95,9 @@ def test_off_loopback_strangers_may_not_publish(host: str) -> None:
     with pytest.raises(ValueError, match="--publish-token"):
         build(host, None)
     build(host, "secret")
+
+
+async def test_off_loopback_any_name_leads_to_it(serve: Serve) -> None:
+    async with serve("secret", "0.0.0.0") as peer:
+        headers = {"host": "hub.example", "authorization": "Bearer secret"}
+        assert (await peer.publish([], **headers)).status_code == 202

@@ -199,9 +199,9 @@ async def test_a_hub_that_ends_says_when_to_come_back(serve: Serve) -> None:
         assert int(answer.headers["retry-after"]) > 0
 
 
-async def ask(app: Publish, client: tuple[str, int] | None) -> int:
+async def ask(app: Publish, client: tuple[str, int] | None, host: bytes = b"localhost") -> int:
     """Publishes as a caller at this address, which no loopback socket can have."""
-    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    headers = [(b"host", host), (b"content-type", b"application/json"), (b"authorization", b"Bearer secret")]
     scope = {"type": "http", "method": "POST", "headers": headers, "client": client}
     sent: list[Message] = []
 
@@ -230,3 +230,13 @@ async def ask(app: Publish, client: tuple[str, int] | None) -> int:
 async def test_without_a_token_only_this_machine_may(client: tuple[str, int] | None, status: int) -> None:
     async with Hub() as hub:
         assert await ask(Publish(hub, None), client) == status
+
+
+@pytest.mark.parametrize(
+    ("token", "any_host", "status"),
+    [("secret", True, 202), ("secret", False, 403), (None, True, 403), (None, False, 403)],
+)
+async def test_off_loopback_the_token_alone_decides(token: str | None, any_host: bool, status: int) -> None:
+    async with Hub() as hub:
+        app = Publish(hub, token, any_host=any_host)
+        assert await ask(app, ("127.0.0.1", 1), b"hub.example") == status

@@ -101,9 +101,10 @@ async def test_half_a_request_does_not_keep_it(harken_command: str, number: sign
             await http.get(url)  # the first request has been read by now
         server.process.send_signal(number)
         assert await asyncio.wait_for(server.end(), 10) == (0, "", "Ctrl-C ends the hub\n")
-        writer.close()
         with contextlib.suppress(ConnectionError):
             await reader.read()
+            writer.close()
+            await writer.wait_closed()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -213,6 +214,68 @@ def test_the_url_is_one_that_this_machine_can_reach(listener: socket.socket, hos
 @pytest.mark.parametrize(("host", "url"), [("::1", "http://[::1]"), ("::", "http://[::1]")])
 def test_an_address_of_ip6_stands_in_brackets(listener: socket.socket, host: str, url: str) -> None:
     assert url_of(host, listener) == f"{url}:{listener.getsockname()[1]}/mcp"
+
+
+APP = textwrap.dedent("""
+    import asyncio, sys, threading
+    from harken.gateway import runner
+    from harken.server.hub import Hub
+
+    async def never(request):
+        print("asked", flush=True)
+        await asyncio.Event().wait()
+
+    async def hang(request):
+        print("asked", flush=True)
+        await asyncio.to_thread(threading.Event().wait)
+
+    async def refuse(scope, receive, send):
+        await receive()
+        await send({"type": "lifespan.startup.failed", "message": "there is no disk"})
+
+    runner.LAST_RESORT = 1
+    hub = Hub(methods={"tools/list": never, "prompts/list": hang})
+    app = refuse if sys.argv[1:] else hub.asgi()
+    sys.exit(runner.run_app(app, hub, "127.0.0.1", 0, label="ready"))
+""")
+
+
+@contextlib.asynccontextmanager
+async def asked(method: str) -> AsyncIterator[Command]:
+    """A server in which a request for `method` is in flight, and will not be answered."""
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"_meta": META}}
+    async with (
+        command(sys.executable, "-c", APP) as server,
+        httpx2.AsyncClient(timeout=20, trust_env=False) as http,
+    ):
+        url = await server.url()
+        request = asyncio.create_task(http.post(url, json=body, headers=mcp_headers(method)))
+        assert await server.line() == "asked"
+        yield server
+        with pytest.raises(httpx2.TransportError):
+            await request
+
+
+async def test_an_answer_that_never_comes_does_not_keep_it() -> None:
+    async with asked("tools/list") as server:
+        server.process.send_signal(signal.SIGTERM)
+        assert await server.end() == (0, "", "ready\n")
+
+
+async def test_a_thread_that_hangs_is_shown_and_does_not_keep_it() -> None:
+    async with asked("prompts/list") as server:
+        server.process.send_signal(signal.SIGTERM)
+        code, _, stderr = await server.end()
+        assert code == 1
+        assert "Timeout" in stderr
+
+
+async def test_an_app_that_does_not_start_is_1() -> None:
+    async with command(sys.executable, "-c", APP, "refuse") as server:
+        await server.url()
+        code, _, stderr = await server.end()
+        assert code == 1
+        assert "there is no disk" in stderr
 
 
 VANISH = textwrap.dedent("""

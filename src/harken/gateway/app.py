@@ -33,9 +33,8 @@ def build(host: str, publish_token: str | None) -> tuple[Hub, ASGIApp]:
         )
     methods = {method: _empty(key) for method, key in _LISTS.items()}
     hub = Hub(name="harken hub", version=__version__, methods=methods)
-    # Who reaches a hub off loopback does so by names that it cannot know; there the token alone decides.
-    hosts = () if is_loopback(host) else None
-    return hub, _route({"/mcp": hub.asgi(), "/publish": Publish(hub, publish_token, hosts)})
+    publish = Publish(hub, publish_token, any_host=not is_loopback(host))
+    return hub, _route({"/mcp": hub.asgi(), "/publish": publish})
 
 
 def _empty(key: str) -> Handler:

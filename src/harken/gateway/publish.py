@@ -42,15 +42,14 @@ class _Rejected(Exception):
 class Publish:
     """The ASGI app behind `/publish`.
 
-    `token` is what publishers must show; None lets those on this machine publish without one. `hosts` are the
-    names, in lower case, that `Host` may have besides the loopback ones; None takes any, where a token is
-    asked for.
+    `token` is what publishers must show; None lets those on this machine publish without one. `any_host` is
+    for a hub that others reach by names that it cannot know: there the token alone decides.
     """
 
-    def __init__(self, hub: Hub, token: str | None, hosts: Iterable[str] | None = ()) -> None:
+    def __init__(self, hub: Hub, token: str | None, *, any_host: bool = False) -> None:
         self._hub = hub
         self._token = token
-        self._hosts = None if hosts is None else frozenset(hosts)
+        self._any_host = any_host and token is not None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request: 202 `{"accepted": n}`, or why not."""
@@ -85,10 +84,10 @@ class Publish:
 
     def _check_host(self, headers: Headers) -> None:
         """What defeats DNS rebinding: a page's own name that was pointed at this machine."""
-        if self._hosts is None:
+        if self._any_host:
             return
         host = _host_name(headers.get("host"))
-        if not is_loopback(host) and host not in self._hosts:
+        if not is_loopback(host):
             raise _Rejected(
                 403,
                 f"the Host header names {host[:64]!r}, which is not this server: use localhost or 127.0.0.1 "

@@ -208,6 +208,10 @@ async def _end(server: _Server, hub: Hub, asked: asyncio.Event) -> None:
     server.should_exit = True
     await hub.drain()
     await asyncio.sleep(LAST_ANSWERS)  # cancelled as soon as the last connection has closed
-    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # what follows is meant, and no error
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what follows is meant, and no error
     for connection in list(server.server_state.connections):
         connection.transport.abort()
+    if tasks := list(server.server_state.tasks):
+        await asyncio.wait(tasks, timeout=LAST_ANSWERS)  # most see that their client is gone
+    for task in tasks:
+        task.cancel()
