@@ -84,14 +84,15 @@ def gunicorn(worker: str) -> list[str]:
     )
 
 
+HYPERCORN = module("hypercorn", "tests.e2e.served:app", "-b", "127.0.0.1:0")
+
 SINGLE = {
     "uvicorn": uvicorn(),
     "uvicorn, h11 and asyncio": uvicorn("app", "--http", "h11", "--loop", "asyncio"),
     "uvicorn.run": code("import uvicorn; from tests.e2e.served import app; uvicorn.run(app, port=0)"),
     "uvicorn, lifespan off": uvicorn("app", "--lifespan", "off"),
-    "hypercorn, no workers": module(
-        "hypercorn", "tests.e2e.served:app", "--workers", "0", "-b", "127.0.0.1:0"
-    ),
+    "hypercorn, no workers": [*HYPERCORN, "--workers", "0"],
+    "hypercorn": HYPERCORN,  # it has a worker, which handles no signals: a SIGTERM of its own is its death
 }
 INNER = {
     "pass-through middleware": uvicorn("pass_through"),

@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 import uvicorn
+from hypercorn.asyncio.worker_context import WorkerContext
+from hypercorn.config import Config
+from hypercorn.protocol.http_stream import HTTPStream
 
 from harken.brokers.memory import MemoryBroker
 from harken.core.events import ToolsListChanged
@@ -435,6 +438,42 @@ def test_a_hub_that_nobody_closed_is_no_trouble(server: Server) -> None:
             pass
 
     asyncio.run(once_more())
+
+
+# -- hypercorn's workers
+
+
+def hypercorn_stream(context: WorkerContext) -> Any:
+    """A stream of hypercorn's; its `app_send` is the `send` of the app."""
+    unused: Any = None
+    return HTTPStream(unused, Config(), context, unused, False, None, None, unused, 1)  # type: ignore[arg-type]
+
+
+async def test_the_end_of_a_hypercorn_worker_drains() -> None:
+    context = WorkerContext(None)
+    async with new_hub() as hub, new_hub() as other:
+        (stream,) = opened(hub)
+        drain.follow(hub, hypercorn_stream(context).app_send)
+        drain.follow(hub, hypercorn_stream(context).app_send)
+        await context.terminated.set()
+        await until(lambda: stream.ended_well)
+        assert not other.draining
+
+
+async def test_a_hub_that_has_closed_follows_nobody() -> None:
+    tasks = len(asyncio.all_tasks())
+    async with new_hub() as hub:
+        drain.follow(hub, hypercorn_stream(WorkerContext(None)).app_send)
+        assert len(asyncio.all_tasks()) == tasks + 1
+    await until(lambda: len(asyncio.all_tasks()) == tasks)
+
+
+async def test_other_sends_lead_nowhere() -> None:
+    tasks = len(asyncio.all_tasks())
+    async with new_hub() as hub:
+        for send in (print, [].append, new_hub().publish, None):
+            drain.follow(hub, send)
+        assert len(asyncio.all_tasks()) == tasks
 
 
 # -- uvicorn's own way

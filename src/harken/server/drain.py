@@ -17,8 +17,9 @@ What tells it, by server (tests/e2e/test_shutdown.py runs each, docs/shutdown.md
   once": every stream gets its result without a window.
 - granian: the signal.
 - hypercorn, in one process (`--workers 0`, or `hypercorn.asyncio.serve()`): the signal. The workers that its
-  command starts otherwise hear of the end through a `multiprocessing.Event` of hypercorn's own, which no app
-  sees: there a `shutdown_trigger` that awaits `hub.drain()` is the way.
+  command starts otherwise get none: there the event that ends their connections is followed, as far as a
+  stream's own `send` leads to it. Behind middleware it does not; a `shutdown_trigger` that awaits
+  `hub.drain()` works everywhere.
 
 A supervisor often passes on a signal that the whole process group has had already (Ctrl-C in a terminal,
 systemd): within ECHO of the first such a repetition is no second wish.
@@ -39,7 +40,7 @@ from weakref import ref
 if TYPE_CHECKING:
     from harken.server.hub import Hub
 
-__all__ = ["ECHO", "GRACE", "forget", "is_set_by", "look_again", "watch", "window"]
+__all__ = ["ECHO", "GRACE", "follow", "forget", "is_set_by", "look_again", "watch", "window"]
 
 GRACE = 1.0  # seconds after the window before a reader that has not taken its end is left
 ECHO = 1.0  # seconds; uvicorn's parent looks for signals twice a second, gunicorn's ten times
@@ -82,6 +83,9 @@ def watch(hub: Hub) -> None:
 def forget(hub: Hub) -> None:
     """Stop watching for `hub`; after the last one, everything is as it was before."""
     global _watches
+    for watch in _watches:
+        if watch.hub() is hub:
+            watch.close()
     with _lock:
         _watches = _others(hub)
         if not _watches:
@@ -101,6 +105,16 @@ def look_again() -> None:
                     signal.signal(number, _Handler(before))
 
 
+def follow(hub: Hub, send: object) -> None:
+    """Drain `hub` when the hypercorn worker is to end to which `send`, a stream's own, belongs."""
+    server = getattr(send, "__self__", None)
+    if type(server).__module__ == "hypercorn.protocol.http_stream":
+        terminated = getattr(getattr(server, "context", None), "terminated", None)
+        for watch in _watches:
+            if watch.hub() is hub and terminated is not None:
+                watch.follow(terminated.wait)
+
+
 def _others(hub: Hub) -> tuple[_Watch, ...]:
     return tuple(watch for watch in _watches if watch.hub() not in {None, hub})
 
@@ -108,13 +122,29 @@ def _others(hub: Hub) -> tuple[_Watch, ...]:
 class _Watch:
     """A running hub, and what it has been told so far."""
 
-    __slots__ = ("_first", "_interrupted", "hub", "loop")
+    __slots__ = ("_first", "_follower", "_interrupted", "hub", "loop")
 
     def __init__(self, hub: Hub, loop: asyncio.AbstractEventLoop) -> None:
         self.hub = ref(hub)
         self.loop = loop
         self._first: float | None = None
         self._interrupted = False
+        self._follower: asyncio.Task[None] | None = None
+
+    def follow(self, end: Callable[[], Awaitable[object]]) -> None:
+        """Drain when `end()` returns."""
+        if self._follower is None:
+            self._follower = self.loop.create_task(self._drain_after(end))
+
+    def close(self) -> None:
+        """Follow nothing any more; called on the hub's event loop."""
+        if self._follower is not None:
+            self._follower.cancel()
+
+    async def _drain_after(self, end: Callable[[], Awaitable[object]]) -> None:
+        await end()
+        if (hub := self.hub()) is not None:
+            hub.begin_drain()
 
     def tell(self, number: int) -> None:
         """A signal has come; called by its handler, on any event loop or none."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from harken.core.filters import Filter
 from harken.core.subscription import SSE, Ending, State
 from harken.core.wire import RequestId
+from harken.server import drain
 from harken.server.asgi import Message, Receive, Scope, Send
 from harken.server.cuts import Connection, connection_of
 from harken.server.stream import Stream
@@ -55,6 +56,7 @@ async def serve_stream(
         stream = DirectStream(hub, id, honored, send)
     else:
         stream = TaskStream(hub, id, honored, send, connection_of(scope))
+        drain.follow(hub, send)
     hub.join(stream)
     try:
         await send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, *headers]})
