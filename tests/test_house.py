@@ -36,6 +36,7 @@ ARROWS: dict[str, frozenset[str]] = {
     "check": UPPER,
     "gateway": UPPER,
     "cli": UPPER | {"check", "gateway"},
+    "__main__": frozenset({"cli"}),
     "": MIDDLE | {"sources", "integrations"},  # harken/__init__.py, which nobody below may name
 }
 
