@@ -16,28 +16,20 @@ import pytest
 
 from tests.conformance.suite import Report, run_suite
 from tests.e2e.commands import command
+from tests.peers.typescript import installed
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(150)]
 
 SCENARIOS = 40  # of this revision
 STATELESS_CHECKS = 30
 
 
-@pytest.fixture
-def peers(project: Path) -> Path:
-    """The npm packages."""
-    folder = project / "tests" / "peers"
-    assert (folder / "node_modules").is_dir(), "run `make peers` first"
-    return folder
-
-
 class Suite:
     """The suite, ready to be run against a server that is started for it."""
 
-    def __init__(self, node: str, environment: dict[str, str], peers: Path, folder: Path) -> None:
+    def __init__(self, node: str, environment: dict[str, str], folder: Path) -> None:
         self.node = node
         self.environment = environment
-        self.peers = peers
         self.folder = folder
 
     async def run(self, way: str, http: str, *options: str) -> Report:
@@ -47,7 +39,7 @@ class Suite:
         words = [sys.executable, "-m", "tests.conformance.everything", way, "--http", http]
         async with command(*words, limit=110) as server:
             url = await server.url()
-            report = await run_suite(self.node, self.environment, self.peers, folder, url, *options)
+            report = await run_suite(self.node, self.environment, installed(), folder, url, *options)
             await server.interrupt(signal.SIGTERM)
             code, stdout, stderr = await server.end()
         assert (code, stdout) == (-signal.SIGTERM, ""), stderr  # what uvicorn ends with without streams
@@ -56,9 +48,9 @@ class Suite:
 
 
 @pytest.fixture
-def suite(node: str, node_environment: dict[str, str], peers: Path, tmp_path: Path) -> Suite:
+def suite(node: str, node_environment: dict[str, str], tmp_path: Path) -> Suite:
     """The suite, with a folder for its results."""
-    return Suite(node, node_environment, peers, tmp_path)
+    return Suite(node, node_environment, tmp_path)
 
 
 @pytest.mark.clause("A1", "R1", "R2", "R7", "R8", "R20")

@@ -22,7 +22,7 @@ from harken.core.events import (
 )
 from harken.core.filters import Filter
 from harken.gateway.entries import entry_of
-from tests.peers.typescript import PEERS
+from tests.peers.typescript import installed
 
 pytestmark = pytest.mark.anyio
 
@@ -81,7 +81,7 @@ def meet(transport: str, node: str) -> Meet:
     @contextlib.asynccontextmanager
     async def meeting(*kinds: str) -> AsyncIterator[Connection]:
         with anyio.fail_after(LIMIT):
-            async with over([node, str(PEERS / "server.mjs")], kinds) as connection:
+            async with over([node, str(installed() / "server.mjs")], kinds) as connection:
                 yield connection
 
     return meeting

@@ -1,11 +1,13 @@
 """What went over the wire between a peer and us, byte by byte, and whether it is what the schema says.
 
-`HTTPTap` sits below the peer's HTTP client; `stdio_words` puts `tee` on both pipes of a command.
+`HTTPTap` sits below the peer's HTTP client; `stdio_words` puts `keep.py` on both pipes of a command.
 """
 
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -82,8 +84,8 @@ class _Kept(httpx2.AsyncByteStream):
 
 def stdio_words(folder: Path, words: Sequence[str]) -> list[str]:
     """A command that keeps what goes in and out of `words` in `folder`."""
-    script = 'tee "$0/sent" | "$@" | tee "$0/received"'
-    return ["sh", "-c", script, str(folder), *words]
+    keep = f"{shlex.quote(sys.executable)} -IS {shlex.quote(str(Path(__file__).with_name('keep.py')))}"
+    return ["sh", "-c", f'{keep} "$0/sent" | "$@" | {keep} "$0/received"', str(folder), *words]
 
 
 def frames(data: bytes | bytearray) -> list[Frame]:

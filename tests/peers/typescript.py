@@ -1,4 +1,4 @@
-"""The official TypeScript SDK's client (`client.mjs`), driven from a test."""
+"""The npm packages in this folder, and the official TypeScript SDK's client (`client.mjs`) for tests."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from typing import Any
 PEERS = Path(__file__).resolve().parent
 LIMIT = 20  # seconds, a bound on a machine with much else to do
 Line = dict[str, Any]
+
+
+def installed() -> Path:
+    """This folder, where the npm packages are installed in it."""
+    assert (PEERS / "node_modules").is_dir(), "the npm packages of the peers are missing: run `make peers`"
+    return PEERS
 
 
 class TypeScriptClient:
@@ -67,7 +73,7 @@ class TypeScriptClient:
 async def typescript_client(node: str, *target: str) -> AsyncIterator[TypeScriptClient]:
     """The client, connected to a URL or to a command that it starts; it must end well, without complaint."""
     process = await asyncio.create_subprocess_exec(
-        *(node, str(PEERS / "client.mjs"), *target),
+        *(node, str(installed() / "client.mjs"), *target),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
