@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from harken.core.wire import LISTEN, Inbound
@@ -11,11 +13,13 @@ from harken.server.headers import (
     Headers,
     accepts_sse,
     check_body,
+    check_names,
     check_present,
     cors,
     host_allowed,
     origin_allowed,
 )
+from tests.serving import new_hub
 
 READ = Inbound(1, "resources/read", {"uri": "x://a"})
 
@@ -149,7 +153,7 @@ def test_who_can_take_a_stream(accept: str | None, taken: bool) -> None:
         ("", None, False),
         ("http://[::1", None, False),
         ("https://a.example", ["https://a.example"], True),
-        ("https://A.example", ["https://a.example"], False),
+        ("https://A.example", ["https://a.example"], True),
         ("https://a.example:443", ["https://a.example"], False),
         ("http://localhost", ["https://a.example"], False),
         ("http://localhost", [], False),
@@ -178,6 +182,22 @@ def test_which_pages_may_come(origin: str, allowed: list[str] | None, may: bool)
 )
 def test_which_hosts_are_ours(host: str | None, allowed: list[str] | None, may: bool) -> None:
     assert host_allowed(host, allowed) is may
+
+
+@pytest.mark.clause("H8")
+@pytest.mark.parametrize("name", ["allowed_origins", "allowed_hosts"])
+@pytest.mark.parametrize("value", ["https://a.example", "*", [None], [b"localhost"]])
+def test_what_names_no_pages_or_hosts_is_an_error_at_once(name: str, value: Any) -> None:
+    """One string would otherwise allow each of its parts."""
+    with pytest.raises(TypeError, match=name):
+        new_hub().asgi(**{name: value})
+
+
+@pytest.mark.clause("H8")
+def test_names_compare_in_lower_case() -> None:
+    assert check_names("x", ["LocalHost", "::1"]) == frozenset({"localhost", "::1"})
+    assert check_names("x", None) is None
+    assert check_names("x", ()) == frozenset()
 
 
 @pytest.mark.clause("H14")

@@ -10,7 +10,17 @@ from urllib.parse import urlsplit
 from harken.core.wire import HEADER_MISMATCH, Inbound
 from harken.errors import RPCError
 
-__all__ = ["Headers", "accepts_sse", "check_body", "check_present", "host_allowed", "origin_allowed"]
+__all__ = [
+    "PREFLIGHT",
+    "Headers",
+    "accepts_sse",
+    "check_body",
+    "check_names",
+    "check_present",
+    "cors",
+    "host_allowed",
+    "origin_allowed",
+]
 
 _NAMED = {"resources/read": "uri", "tools/call": "name", "prompts/get": "name"}
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -98,10 +108,20 @@ def _weight(parameters: Iterable[str]) -> float:
     return 1.0
 
 
+def check_names(name: str, names: Collection[str] | None) -> frozenset[str] | None:
+    """The origins or hosts of an option, in lower case. Raises TypeError for anything else."""
+    if names is None:
+        return None
+    # A lone string is a collection of strings too: it would allow each of its parts.
+    if isinstance(names, str) or not all(isinstance(each, str) for each in names):
+        raise TypeError(f"{name} must be a list of strings, not {names!r}")
+    return frozenset(each.lower() for each in names)
+
+
 def origin_allowed(origin: str, allowed: Collection[str] | None) -> bool:
     """Whether a browser page at `origin` may speak to us (clause H8); by default only loopback's may."""
     if allowed is not None:
-        return "*" in allowed or origin in allowed
+        return "*" in allowed or origin.lower() in allowed
     try:
         parts = urlsplit(origin)
         return parts.scheme in {"http", "https"} and parts.hostname in _LOOPBACK

@@ -36,6 +36,7 @@ from harken.server.headers import (
     Headers,
     accepts_sse,
     check_body,
+    check_names,
     check_present,
     cors,
     host_allowed,
@@ -72,8 +73,8 @@ class Endpoint:
         self._inner = None if app is None else around.Inner(app)
         self._app = app
         self._path = None if path is None else "/" + path.strip("/")
-        self._origins = allowed_origins
-        self._hosts = allowed_hosts
+        self._origins = check_names("allowed_origins", allowed_origins)
+        self._hosts = check_names("allowed_hosts", allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
