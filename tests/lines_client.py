@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,7 @@ class Lines:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     process: asyncio.subprocess.Process | None = None
+    pipe: Any = None
     seen: list[Message] = field(default_factory=list)
 
     async def send(self, *messages: Message | bytes) -> None:
@@ -113,6 +114,14 @@ class Lines:
         await self.ask("server/discover", id="quiet")
         await self.ask("server/discover", id="quiet")
         assert [m for m in self.seen[before:] if m.get("id") != "quiet"] == []
+
+    async def quiet_but(self, tags: Collection[object]) -> None:
+        """The same, but for change notifications of these subscriptions."""
+        before = len(self.seen)
+        await self.ask("server/discover", id="quiet")
+        await self.ask("server/discover", id="quiet")
+        for message in self.seen[before:]:
+            assert message.get("id") == "quiet" or ("method" in message and tag(message) in tags)
 
     async def rest(self) -> list[Message]:
         """Everything until the end of the channel."""
@@ -178,6 +187,7 @@ async def connect(path: Path) -> Lines:
 @contextlib.asynccontextmanager
 async def server(**options: Any) -> AsyncIterator[Lines]:
     """Runs tests/lines_server.py over pipes; `options` are the hub's, or `uvloop`."""
+    output, stdout = os.pipe()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-W",
@@ -185,19 +195,24 @@ async def server(**options: Any) -> AsyncIterator[Lines]:
         str(SERVER),
         json.dumps(options),
         stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
+        stdout=stdout,
         stderr=asyncio.subprocess.PIPE,
-        limit=2**26,
         env={**os.environ, "PYTHONPATH": str(SERVER.parent.parent), "PYTHONUNBUFFERED": ""},
     )
+    os.close(stdout)
     assert process.stdin is not None
-    assert process.stdout is not None
+    # A pipe of our own: who waits for a subprocess waits for its pipes, too, which not every test reads.
+    reader = asyncio.StreamReader(limit=2**26)
+    pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(output, "rb", buffering=0)
+    )
     try:
-        yield Lines(process.stdout, process.stdin, process)
+        yield Lines(reader, process.stdin, process, pipe)
     finally:
         if process.returncode is None:
             process.kill()
         await process.communicate()
+        pipe.close()
 
 
 async def until(condition: Callable[[], object], limit: float = LIMIT) -> None:

@@ -4,6 +4,7 @@ Its one argument is a JSON object: options of the hub, and `uvloop`.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import resource
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harken.core.events import Event, ResourceUpdated, ToolsListChanged
+from harken.errors import HubClosed
 from harken.server.hub import Hub
 from harken.server.limits import Limits
 from harken.server.methods import Request
@@ -37,6 +39,11 @@ async def publish(request: Request) -> Mapping[str, object]:
     return {}
 
 
+async def tools(request: Request) -> Mapping[str, object]:
+    """No tools."""
+    return {"tools": []}
+
+
 async def publish_from_task(request: Request) -> Mapping[str, object]:
     """Publishes from a background task, after the answer."""
 
@@ -55,24 +62,19 @@ async def publish_from_thread(request: Request) -> Mapping[str, object]:
 
 
 async def storm(request: Request) -> Mapping[str, object]:
-    """Publishes in a hot loop from now on."""
+    """Publishes in a hot loop from now on, or for so many `seconds`."""
     names = events(request)
+    loop = asyncio.get_running_loop()
+    end = loop.time() + float(str(request.params.get("seconds", "inf")))
 
     async def run() -> None:
-        while True:
-            for event in names:
-                await hub.publish(event)
-                progress["published"] += 1
+        with contextlib.suppress(HubClosed):
+            while loop.time() < end:
+                for event in names:
+                    await hub.publish(event)
+                    progress["published"] += 1
 
     tasks.add(asyncio.create_task(run()))
-    return {}
-
-
-async def calm(request: Request) -> Mapping[str, object]:
-    """Ends the storms."""
-    for task in tasks:
-        task.cancel()
-    tasks.clear()
     return {}
 
 
@@ -132,14 +134,13 @@ hub = Hub(
         "test/task": publish_from_task,
         "test/thread": publish_from_thread,
         "test/storm": storm,
-        "test/calm": calm,
         "test/wait": wait,
         "test/open": open_gate,
         "test/stray": stray,
         "test/state": state,
         "test/blob": blob,
         "test/stop": stop,
-        "tools/list": publish,
+        "tools/list": tools,
     },
     **options,
 )

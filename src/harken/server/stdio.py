@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -183,6 +184,8 @@ class _FileReader:
 
 async def serve_stdio(hub: Hub) -> None:
     """See `Hub.serve_stdio`."""
+    if sys.__stdin__ is None or sys.__stdout__ is None:  # and by now the number may be something else's
+        raise OSError(errno.EBADF, "stdin or stdout is closed, and serve_stdio() needs both")
     await hub.start_lazily()
     with _taken_over(0, os.O_RDONLY) as stdin, _taken_over(1, os.O_WRONLY, instead=2) as stdout:
         protocol = ChannelProtocol(hub)
@@ -248,10 +251,7 @@ def _taken_over(fd: int, flags: int, instead: int | None = None) -> Iterator[int
     For stdout that is stderr, so that a stray print() is seen and breaks nothing, one from before that still
     sits in the buffer included (clause T5); for stdin the null device.
     """
-    try:
-        private = os.dup(fd)
-    except OSError as error:
-        raise OSError(error.errno, f"file descriptor {fd} is closed; serve_stdio() needs it open") from error
+    private = os.dup(fd)
     blocking = os.get_blocking(private)
     replacement = _open_instead(instead, flags)
     os.dup2(replacement, fd)
