@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from harken.server.cuts import Cuts, connection_of
+from tests.serving import until
 
 pytestmark = pytest.mark.anyio
 
@@ -39,6 +41,12 @@ def scope_of(pair: Pair, **changes: Any) -> dict[str, Any]:
     return {**scope, **changes}
 
 
+async def searched() -> None:
+    """Waits until the search is over."""
+    await asyncio.sleep(0)
+    await until(lambda: all(thread.name != "harken-cuts" for thread in threading.enumerate()))
+
+
 async def test_the_connection_is_shut_down_and_no_other(pair: Pair) -> None:
     other, others_end = connected()
     with other, others_end, socket.create_server(("127.0.0.1", 0)), socket.socket(socket.AF_UNIX):
@@ -47,7 +55,7 @@ async def test_the_connection_is_shut_down_and_no_other(pair: Pair) -> None:
         cuts = Cuts()
         cuts.add(connection)
         cuts.add(connection)
-        await asyncio.sleep(0)
+        await searched()
         assert pair[0].recv(1) == b""
         with pytest.raises(BrokenPipeError):
             pair[1].send(b"x")
@@ -61,7 +69,7 @@ async def test_the_client_s_own_end_is_no_match(pair: Pair) -> None:
     assert connection is not None
     cuts = Cuts()
     cuts.add((connection[0], connection[2], connection[1]))
-    await asyncio.sleep(0)
+    await searched()
     assert pair[1].recv(1) == b""  # it was the client's end that has this for a peer
 
 
@@ -75,7 +83,7 @@ async def test_no_descriptor_is_left_behind(pair: Pair) -> None:
     cuts = Cuts()
     for _ in range(3):
         cuts.add(("127.0.0.1", 1, 1))
-        await asyncio.sleep(0)
+        await searched()
     assert descriptors() == before
 
 
@@ -86,7 +94,7 @@ async def test_what_is_gone_already_is_no_error(pair: Pair) -> None:
     pair[1].close()
     cuts = Cuts()
     cuts.add(connection)
-    await asyncio.sleep(0)
+    await searched()
 
 
 def test_ports_may_be_text(pair: Pair) -> None:

@@ -446,7 +446,7 @@ def test_a_hub_that_nobody_closed_is_no_trouble(server: Server) -> None:
 def hypercorn_stream(context: WorkerContext) -> Any:
     """A stream of hypercorn's; its `app_send` is the `send` of the app."""
     unused: Any = None
-    return HTTPStream(unused, Config(), context, unused, False, None, None, unused, 1)  # type: ignore[arg-type]
+    return HTTPStream(unused, Config(), context, unused, False, None, None, unused, 1)
 
 
 async def test_the_end_of_a_hypercorn_worker_drains() -> None:
@@ -471,7 +471,8 @@ async def test_a_hub_that_has_closed_follows_nobody() -> None:
 async def test_other_sends_lead_nowhere() -> None:
     tasks = len(asyncio.all_tasks())
     async with new_hub() as hub:
-        for send in (print, [].append, new_hub().publish, None):
+        sends: list[object] = [print, [].append, new_hub().publish, None]
+        for send in sends:
             drain.follow(hub, send)
         assert len(asyncio.all_tasks()) == tasks
 

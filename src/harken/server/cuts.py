@@ -13,6 +13,7 @@ import asyncio
 import os
 import socket
 import stat
+import threading
 from collections.abc import Iterator
 
 from harken.server.asgi import Scope
@@ -35,26 +36,33 @@ def connection_of(scope: Scope) -> Connection | None:
 
 
 class Cuts:
-    """The connections to be cut; all of one turn of the event loop in one search."""
+    """The connections to be cut; all of one turn of the event loop in one search.
+
+    A thread does it: among a hundred thousand sockets a search takes a second.
+    """
 
     def __init__(self) -> None:
         self._due: set[Connection] = set()
 
     def add(self, connection: Connection) -> None:
-        """Cut `connection` at the end of this turn of the event loop."""
+        """Cut `connection` soon."""
         if not self._due:
-            asyncio.get_running_loop().call_soon(self._cut)
+            asyncio.get_running_loop().call_soon(self._start)
         self._due.add(connection)
 
-    def _cut(self) -> None:
+    def _start(self) -> None:
         due, self._due = self._due, set()
-        for found in _sockets():
-            try:
-                peer, here = found.getpeername(), found.getsockname()
-                if isinstance(peer, tuple) and (peer[0], peer[1], here[1]) in due:
-                    found.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue  # a listener, or one that has gone meanwhile
+        threading.Thread(target=_cut, args=(due,), name="harken-cuts", daemon=True).start()
+
+
+def _cut(due: set[Connection]) -> None:
+    for found in _sockets():
+        try:
+            peer, here = found.getpeername(), found.getsockname()
+            if isinstance(peer, tuple) and (peer[0], peer[1], here[1]) in due:
+                found.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            continue  # a listener, or one that has gone meanwhile
 
 
 def _sockets() -> Iterator[socket.socket]:
