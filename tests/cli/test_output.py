@@ -141,6 +141,15 @@ def test_what_is_not_honored_in_words(capsys: pytest.CaptureFixture[str], output
     ]
 
 
+def test_what_is_not_honored_is_told_once(capsys: pytest.CaptureFixture[str], output: Output) -> None:
+    for unsupported in (Filter(True), Filter(True), Filter(True, True)):
+        output.ack(Filter(resources_list_changed=True), unsupported, 1)
+    assert [line for line in plain(capsys)[0] if line.startswith("not")] == [
+        "not honored by the server: tools",
+        "not honored by the server: tools, prompts",
+    ]
+
+
 def test_events_in_words(capsys: pytest.CaptureFixture[str], output: Output) -> None:
     for event in (ToolsListChanged(), PromptsListChanged(), ResourcesListChanged(), ResourceUpdated("x:/a")):
         output.event(event)

@@ -116,11 +116,13 @@ class Lines(Output):
 
     def __init__(self, write: Callable[[datetime, str, str, bool], None]) -> None:
         self._write = write
+        self._unsupported = Filter()
 
     def ack(self, honored: Filter, unsupported: Filter, subscription_id: RequestId) -> None:
         self._say(f"listening for {_described(honored) or 'nothing'}", "bold")
-        if unsupported:
+        if unsupported and unsupported != self._unsupported:  # told once, however often it listens anew
             self._say(f"not honored by the server: {_enumerated(unsupported)}", "yellow")
+        self._unsupported = unsupported
 
     def event(self, event: Event) -> None:
         if isinstance(event, ResourceUpdated):
