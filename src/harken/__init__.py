@@ -6,7 +6,9 @@ sides (server and client). The promise: never silently stale.
 
 from harken.client.connection import Connection
 from harken.client.listen import connect, listen
+from harken.client.status import WatchState, WatchStatus
 from harken.client.subscription import Subscription
+from harken.client.watch import Resync, Watch, watch
 from harken.core.demux import Ending
 from harken.core.events import (
     Event,
@@ -17,6 +19,7 @@ from harken.core.events import (
     ToolsListChanged,
 )
 from harken.core.filters import Filter
+from harken.core.retry import RetryPolicy
 from harken.errors import (
     ConnectionLost,
     HarkenError,
@@ -26,6 +29,7 @@ from harken.errors import (
     InvalidURI,
     ListenTimeout,
     NeverAcknowledged,
+    NothingHonored,
     PoolFull,
     ProtocolError,
     Refused,
@@ -53,6 +57,7 @@ __all__ = [
     "Limits",
     "ListenTimeout",
     "NeverAcknowledged",
+    "NothingHonored",
     "PoolFull",
     "PromptsListChanged",
     "ProtocolError",
@@ -61,9 +66,15 @@ __all__ = [
     "Request",
     "ResourceUpdated",
     "ResourcesListChanged",
+    "Resync",
+    "RetryPolicy",
     "Subscription",
     "ToolsListChanged",
+    "Watch",
+    "WatchState",
+    "WatchStatus",
     "__version__",
     "connect",
     "listen",
+    "watch",
 ]

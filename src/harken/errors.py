@@ -10,6 +10,7 @@
     │   ├── InvalidMessage              bytes that are no JSON-RPC request or notification
     │   └── Refused                     client: the server refused `subscriptions/listen`
     ├── NeverAcknowledged               client: the stream ended without an acknowledgment
+    ├── NothingHonored                  client: the server honours nothing of what is watched
     ├── ListenTimeout (TimeoutError)    client: no acknowledgment in time
     ├── ProtocolError                   client: the peer broke the protocol
     ├── ConnectionLost                  client: the channel to the server is gone
@@ -27,6 +28,7 @@ __all__ = [
     "InvalidURI",
     "ListenTimeout",
     "NeverAcknowledged",
+    "NothingHonored",
     "PoolFull",
     "ProtocolError",
     "RPCError",
@@ -103,6 +105,10 @@ class Refused(RPCError):
 
 class NeverAcknowledged(HarkenError):
     """The stream ended before any acknowledgment came (decision D11): final, don't retry."""
+
+
+class NothingHonored(HarkenError):
+    """The server honours nothing of what is watched (decision D10): asking again would change nothing."""
 
 
 class ListenTimeout(HarkenError, TimeoutError):

@@ -111,6 +111,21 @@ class Server:
     url: str
     exchanges: list[Exchange] = field(default_factory=list)
     closed: int = 0
+    changed: anyio.Event = field(default_factory=anyio.Event)
+
+    def saw(self, exchange: Exchange | None = None) -> None:
+        """A request has come, or a connection has been closed."""
+        if exchange is None:
+            self.closed += 1
+        else:
+            self.exchanges.append(exchange)
+        self.changed.set()
+        self.changed = anyio.Event()
+
+    async def until(self, *, exchanges: int = 0, closed: int = 0) -> None:
+        """Until it has seen so many of each."""
+        while len(self.exchanges) < exchanges or self.closed < closed:
+            await self.changed.wait()
 
 
 Script = Callable[[Exchange], Awaitable[None]]
@@ -129,14 +144,14 @@ async def http_server(script: Script) -> AsyncIterator[Server]:
             try:
                 while True:
                     exchange = await _read_request(reader, stream)
-                    server.exchanges.append(exchange)
+                    server.saw(exchange)
                     await script(exchange)
                     if not exchange.stays:
                         return
             except (anyio.IncompleteRead, anyio.EndOfStream, anyio.BrokenResourceError):
                 pass
             finally:
-                server.closed += 1
+                server.saw()
 
     async with listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, serve)

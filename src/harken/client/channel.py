@@ -46,6 +46,8 @@ class _Call:
 class ChannelConnection(Connection):
     """A connection on which everything shares one channel. A subclass says where its two ends come from."""
 
+    shared = True
+
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self._channel = Demux(self.ignored)
@@ -55,6 +57,11 @@ class ChannelConnection(Connection):
         self._room = anyio.Semaphore(_OUTBOX)
         self._written = anyio.Event()
         self._read_out = anyio.Event()
+
+    @property
+    def usable(self) -> bool:
+        """See the base class."""
+        return super().usable and self._lost is None
 
     @abc.abstractmethod
     async def _receive(self) -> bytes:

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 import anyio
 import anyio.abc
@@ -70,6 +70,12 @@ class Connection(abc.ABC):
     An async context manager; leaving it ends everything on it, and leaves no task, socket or child behind.
     `ignored` counts what the server sent and nobody waited for, by reason.
     """
+
+    shared: ClassVar[bool]
+    """Whether all subscriptions share one channel, whose fault it may be when one of them stays silent."""
+
+    renewable = False
+    """Whether each request brings a token of its own, so that one that is refused may be granted later."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -140,6 +146,11 @@ class Connection(abc.ABC):
         self._check_open()
         await self._notify(method, encode_notification(method, params or {}))
 
+    @property
+    def usable(self) -> bool:
+        """Whether it is open, as far as anybody knows."""
+        return self._tasks is not None and not self._closed
+
     @asynccontextmanager
     async def listen(
         self,
@@ -164,13 +175,31 @@ class Connection(abc.ABC):
                 resources_list_changed,
                 tuple(resource_subscriptions),
             )
+        async with self.try_listen(wanted, ack_timeout=ack_timeout) as subscription:
+            if not subscription.acknowledged:
+                raise subscription.error or ConnectionLost("the stream ended before any acknowledgment")
+            yield subscription
+
+    @asynccontextmanager
+    async def try_listen(
+        self,
+        wanted: Filter,
+        *,
+        ack_timeout: float | None = None,
+        on_change: Callable[[], object] | None = None,
+    ) -> AsyncIterator[Subscription]:
+        """As `listen()`, but a subscription that was not acknowledged is entered too, and says why.
+
+        `on_change` is called whenever something has come for it, and when it has ended. Raises ConnectionLost
+        where the connection has been closed, and what the token's source raises.
+        """
         request = self._prepare(LISTEN, {"notifications": wanted.to_wire()})
         demux = self._demux()
         stream = demux.open(request.id, wanted)  # F47: known before the request leaves
-        subscription = Subscription(stream, self._options.on_keep_alive)
+        subscription = Subscription(stream, self._options.on_keep_alive, on_change)
         self._subscriptions[stream.id] = subscription
         try:
-            await self._await_ack(subscription, stream, request, demux, ack_timeout)
+            await self._settle(subscription, stream, request, demux, ack_timeout)
             yield subscription
         finally:
             demux.end(stream, Ending.CLOSED)
@@ -179,7 +208,7 @@ class Connection(abc.ABC):
                 await self._stop(subscription, stream)
             del self._subscriptions[stream.id]
 
-    async def _await_ack(
+    async def _settle(
         self,
         subscription: Subscription,
         stream: Stream,
@@ -193,9 +222,7 @@ class Connection(abc.ABC):
             await subscription.wait_settled()
         if stream.state is State.WAITING:
             demux.end(stream, Ending.TIMEOUT, ListenTimeout(f"no acknowledgment within {timeout} s"))
-        if stream.honored is None:
-            raise stream.error or ConnectionLost("the stream ended before any acknowledgment")
-        if missing := subscription.unsupported:
+        if subscription.acknowledged and (missing := subscription.unsupported):
             logger.info("the server does not honour %s", missing.to_wire())  # R11
 
     def _prepare(self, method: str, params: Mapping[str, object] | None) -> Outgoing:

@@ -60,6 +60,8 @@ class _Reader:
 class HTTPConnection(Connection):
     """A connection to one MCP endpoint. Nothing is sent until the first request."""
 
+    shared = False
+
     def __init__(
         self,
         url: str,
@@ -77,6 +79,7 @@ class HTTPConnection(Connection):
         if not self._url.host or not 0 < (self._url.port or 80) < 65536:
             raise ValueError(f"not a URL with a host and a port that can be: {_shown(self._url)!r}")
         self._token = token
+        self.renewable = callable(token)
         self._headers = dict(headers or {})
         self._given_client = http_client
         self._client: httpx2.AsyncClient

@@ -25,15 +25,23 @@ class Subscription:
     memory, and a fast server loses nothing.
     """
 
-    def __init__(self, stream: Stream, on_keep_alive: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        on_keep_alive: Callable[[], object] | None = None,
+        on_change: Callable[[], object] | None = None,
+    ) -> None:
         self._stream = stream
         self._on_keep_alive = on_keep_alive
+        self._on_change = on_change
         self._changed = anyio.Event()
         self.last_keep_alive: float | None = None
         """When the last keep-alive came, on the clock of `time.monotonic()`; None before the first one.
 
         Some servers send none, and over stdio there are none (clause H11).
         """
+        self.last_heard = time.monotonic()
+        """When anything last came, a keep-alive too, on that same clock; before that, when it was begun."""
 
     def __repr__(self) -> str:
         where = self.ending or self._stream.state.name.lower()
@@ -60,6 +68,11 @@ class Subscription:
         return self.requested.without(self.honored)
 
     @property
+    def acknowledged(self) -> bool:
+        """Whether the server has acknowledged it, ended or not."""
+        return self._stream.honored is not None
+
+    @property
     def ending(self) -> Ending | None:
         """Why the stream has ended, None while it has not (clause R25)."""
         return self._stream.ending
@@ -75,12 +88,16 @@ class Subscription:
     async def __anext__(self) -> Event:
         await anyio.lowlevel.checkpoint()
         while True:
-            event = self._stream.take()
+            event = self.take()
             if event is not None:
                 return event
             if self._stream.ending is not None:
                 raise StopAsyncIteration
             await self._changed.wait()
+
+    def take(self) -> Event | None:
+        """The next event without waiting; None where there is none yet, or none any more."""
+        return self._stream.take()
 
     async def wait_settled(self) -> None:
         """Until the acknowledgment or the end, whichever comes first."""
@@ -94,11 +111,15 @@ class Subscription:
 
     def wake(self) -> None:
         """The transport has changed something: let whoever waits look again."""
+        self.last_heard = time.monotonic()
         self._changed.set()
         self._changed = anyio.Event()
+        if self._on_change is not None:
+            self._on_change()
 
     def kept_alive(self) -> None:
         """The transport has seen a keep-alive (clause H11)."""
         self.last_keep_alive = time.monotonic()
+        self.wake()
         if self._on_keep_alive is not None:
             self._on_keep_alive()
