@@ -366,19 +366,19 @@ async def test_a_server_that_installs_its_own_late(server: Server) -> None:
 
 async def test_a_handler_that_calls_the_one_before_it_which_was_ours(server: Server) -> None:
     async with new_hub(drain_window=60) as hub:
-        ours: Any = signal.getsignal(signal.SIGTERM)
+        ours: Any = signal.getsignal(signal.SIGINT)
 
         def passes_on(number: int, frame: FrameType | None) -> None:
             ours(number, frame)
 
-        signal.signal(signal.SIGTERM, passes_on)
+        signal.signal(signal.SIGINT, passes_on)
         streams = opened(hub, 5)
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
         await until(lambda: any(stream.ended_well for stream in streams))
-        assert not all(stream.ended_well for stream in streams)  # it was told once
-        assert server.calls == [signal.SIGTERM]
+        assert not all(stream.ended_well for stream in streams)  # it was told of one Ctrl-C
+        assert server.calls == [signal.SIGINT]
         hub.hurry()
-    signal.signal(signal.SIGTERM, server)
+    signal.signal(signal.SIGINT, server)
 
 
 async def test_a_process_without_a_server_ends_at_once_as_ever() -> None:
