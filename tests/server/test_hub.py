@@ -137,7 +137,6 @@ async def test_a_burst_is_one_write_in_the_order_of_the_first_change() -> None:
         assert stream.written[1:] in ([*frames], [*frames, *frames])
 
 
-@pytest.mark.field("F40")
 @pytest.mark.parametrize("min_interval", [0.0, 0.01])
 async def test_a_publisher_in_a_hot_loop_leaves_the_loop_to_others(min_interval: float) -> None:
     """Also where nobody listens yet, and where events are held back."""
