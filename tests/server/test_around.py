@@ -169,6 +169,18 @@ async def test_one_bad_request_does_not_change_what_others_are_told() -> None:
         assert (await discovered(port)).discovered["capabilities"] == bits
 
 
+@pytest.mark.clause("R24")
+@pytest.mark.parametrize("supports", [None, ["toolsListChanged"]])
+async def test_the_app_is_asked_for_each_listen_anew(supports: list[str] | None) -> None:
+    """One caller whom it lets in says nothing of the next one."""
+    app = MCPServer("inner").streamable_http_app()  # takes loopback's names alone
+    async with serving(new_hub(supports=supports).asgi(app)) as port:
+        async with listening(port, TOOLS) as stream:
+            assert await stream.acknowledged() == TOOLS
+        foreign = headers_for(LISTEN, {"Host": "evil.example"})
+        assert (await asked(port, listen(TOOLS), foreign)).status == 421
+
+
 @pytest.mark.clause("R20", "A5")
 async def test_an_app_that_fails_at_discovery_takes_nothing_with_it() -> None:
     async def failing(scope: Any, receive: Any, send: Any) -> None:

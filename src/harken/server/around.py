@@ -66,11 +66,13 @@ class Inner:
         return None
 
     async def kinds(self, hub: Hub, scope: Scope, body: bytes) -> frozenset[Kind] | Answer:
-        """The kinds whose family the app has, asked on behalf of a listen and remembered; or its refusal."""
-        if self._kinds is None:
-            answer = await self.discover(hub, *_question(scope, body))
-            if answer is not None and answer.result is None:
-                return answer
+        """The kinds whose family the app has, or its refusal.
+
+        It is asked for each listen anew: whom it turns away is its own affair each time (clause R24).
+        """
+        answer = await self.discover(hub, *_question(scope, body))
+        if answer is not None and answer.result is None:
+            return answer
         return ALL_KINDS if self._kinds is None else self._kinds
 
     async def _ask(self, scope: Scope, body: bytes) -> Answer:

@@ -227,7 +227,7 @@ class Endpoint:
         except InvalidFilter as error:
             raise RPCError(INVALID_PARAMS, str(error)) from error  # R13
         within = ALL_KINDS
-        if self._inner is not None and self._hub.supports is None:
+        if self._inner is not None:
             asked = await self._inner.kinds(self._hub, scope, body)
             if isinstance(asked, around.Answer):
                 await around.pass_on(asked, inbound.id, send, extra)
