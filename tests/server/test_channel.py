@@ -126,7 +126,7 @@ def _json(id: int | str) -> str:
     return json.dumps(id) if isinstance(id, str) else str(id)
 
 
-@pytest.mark.clause("R6", "R12", "R4", "T2", "R15")
+@pytest.mark.clause("R4", "R5", "R6", "R12", "R15", "T2")
 @pytest.mark.field("F44")
 async def test_several_on_one_channel_each_have_their_own_copies(tmp_path: Path) -> None:
     async with channel(tmp_path) as (hub, client):
@@ -855,15 +855,23 @@ async def test_a_slow_reader_that_gets_on_is_not_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.clause("T3", "R14")
-async def test_a_slow_reader_still_gets_its_results_after_the_end_of_its_input(tmp_path: Path) -> None:
-    async with channel(tmp_path) as (hub, client):
-        await client.listen(_big(300), 1)
-        await _block(hub, client, 300)
-        client.end_input()
-        client.writer.transport.resume_reading()  # type: ignore[attr-defined]  # it is a socket's
-        rest = await client.rest()
-        assert name(rest[-1]) == "result"
-        await until(lambda: not hub.streams)
+async def test_a_slow_reader_still_gets_its_result_when_the_server_ends(tmp_path: Path) -> None:
+    hub = Hub(drain_window=0)
+    serving = hub.serve_unix(tmp_path / "socket")
+    await serving.__aenter__()
+    client = await connect(tmp_path / "socket")
+    await client.listen(_big(300), 1)
+    await _block(hub, client, 300)
+    leaving = asyncio.create_task(serving.__aexit__(None, None, None))
+    await asyncio.sleep(0.05)
+    assert not leaving.done()
+    client.writer.transport.resume_reading()  # type: ignore[attr-defined]  # it is a socket's
+    rest = await client.rest()
+    assert name(rest[-1]) == "result"
+    await leaving
+    assert hub.endings == {Ending.SHUTDOWN: 1}
+    client.writer.close()
+    await hub.aclose()
 
 
 # -- The end
