@@ -766,15 +766,12 @@ async def _block(hub: Hub, client: Lines, count: int = 2000) -> None:
     """Makes the channel of a client that does not read wait."""
     uris = _big(count)["resourceSubscriptions"]
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # it is a socket's
-    for _ in range(20):
+    for _ in range(200):
         await hub.publish(*map(ResourceUpdated, uris))
-        await asyncio.sleep(0)
-        if any(stream.pending for stream in hub.streams):
-            await asyncio.sleep(0.01)
-            await hub.publish(*map(ResourceUpdated, uris))
+        for _ in range(5):  # flush, write, and the transport's own turn
             await asyncio.sleep(0)
-            if any(stream.pending for stream in hub.streams):
-                return
+        if any(stream.pending for stream in hub.streams):
+            return
     raise AssertionError("the channel takes everything")
 
 

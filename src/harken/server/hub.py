@@ -171,7 +171,7 @@ class Hub:
         """The same from any thread; returns once they are accepted.
 
         Before the hub starts they are kept, each once, and published at its start. Raises TimeoutError after
-        `timeout` seconds, TypeError, InvalidURI, and HubClosed after the close.
+        `timeout` seconds (they may still go out later), TypeError, InvalidURI, and HubClosed after the close.
         """
         self._intake.from_thread(checked(events), timeout)
 
