@@ -79,11 +79,11 @@ types: $(SYNCED) ## mypy --strict, and the public names as pyright sees them
 
 test-core: $(SYNCED) ## the core, by its own twin tests, at 100 % branch coverage
 	@echo "==> tests of the core, 100 % of its branches"
-	@$(BIN)/pytest tests/core --cov=harken.core --cov-branch --cov-fail-under=100 $(PYTEST_ARGS)
+	@$(BIN)/pytest tests/core -n auto --cov=harken.core --cov-branch --cov-fail-under=100 $(PYTEST_ARGS)
 
 test-rest: $(SYNCED) $(PEERS) ## all other tests
 	@echo "==> all other tests"
-	@$(BIN)/pytest --ignore=tests/core $(PYTEST_ARGS)
+	@$(BIN)/pytest --ignore=tests/core -n auto $(PYTEST_ARGS)
 
 conformance: $(SYNCED) ## write docs/conformance.md anew
 	@$(BIN)/python tests/conformance_table.py
