@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from harken import Filter
+
 PAGES = ["README.md", "docs/server.md", "docs/client.md"]
 _BLOCK = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PORT = "8000"  # the examples' own; a free one takes its place
@@ -93,6 +95,17 @@ def test_listen_runs(folder: Path, port: int) -> None:
     assert "read again: sensor://kitchen/temperature" in printed
     assert "not honored: Filter(tools_list_changed=True" in printed
     assert "ended: closed" in printed
+
+
+def test_watch_runs(folder: Path, port: int) -> None:
+    with serving(folder, "server", port):
+        printed = run(folder, "watch.py").splitlines()
+    assert printed == [
+        "live None None",
+        f"fetch everything; poll these: {Filter()!r}",
+        "read again: sensor://kitchen/temperature",
+        "closed closed None",
+    ]
 
 
 def test_several_on_stdio_runs(folder: Path) -> None:

@@ -14,6 +14,7 @@ from harken.cli.follow import Follower, Overlap, list_resources
 from harken.cli.output import Output
 from harken.client.connection import Connection
 from harken.client.listen import connect
+from harken.client.status import WatchStatus
 from harken.client.subscription import Subscription
 from harken.core.demux import Ending, Stream
 from harken.core.events import Event, ResourcesListChanged, ResourceUpdated, ToolsListChanged
@@ -105,6 +106,12 @@ class Record(Output):
         self._add(event)
 
     def ended(self, ending: Ending, detail: str | None) -> None:
+        raise NotImplementedError
+
+    def resync(self) -> None:
+        raise NotImplementedError
+
+    def state(self, status: WatchStatus) -> None:
         raise NotImplementedError
 
     def fault(self, message: str) -> None:

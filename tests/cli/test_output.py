@@ -17,6 +17,7 @@ import anyio
 import pytest
 
 from harken.cli.output import JSONLines, Lines, Output, hush, open_output, printable, reader_gone, room
+from harken.client.status import WatchState, WatchStatus
 from harken.core.demux import Ending
 from harken.core.events import (
     Event,
@@ -83,6 +84,28 @@ def test_the_json_ending_is_its_word(capsys: pytest.CaptureFixture[str]) -> None
     assert json_lines(capsys) == [
         {"type": "error", "message": "the connection is lost: the cable is cut"},
         {"type": "ended", "ending": "lost"},
+    ]
+
+
+def test_the_json_of_a_watch(capsys: pytest.CaptureFixture[str]) -> None:
+    JSONLines().state(WatchStatus(WatchState.LIVE))
+    JSONLines().resync()
+    JSONLines().state(WatchStatus(WatchState.BACKING_OFF, Ending.LOST, 1.23456))
+    assert json_lines(capsys) == [
+        {"type": "state", "state": "live", "reason": None, "delay": None},
+        {"type": "resync"},
+        {"type": "state", "state": "backing_off", "reason": "lost", "delay": 1.235},
+    ]
+
+
+def test_a_watch_in_words(capsys: pytest.CaptureFixture[str], output: Output) -> None:
+    output.state(WatchStatus(WatchState.LIVE))
+    output.resync()
+    output.state(WatchStatus(WatchState.BACKING_OFF, Ending.LOST, 1.26))
+    assert plain(capsys)[0] == [
+        "state: live",
+        "everything may have changed",
+        "state: backing_off, next attempt in 1.3 s",
     ]
 
 

@@ -295,32 +295,46 @@ async def test_a_server_that_ends_each_stream_at_once_sees_no_more_attempts_than
     assert len(server.exchanges) <= len(at)
 
 
+async def recycles(exchange: Exchange) -> None:
+    await exchange.acknowledge(toolsListChanged=True)
+    await anyio.sleep(0.1)  # longer than `healthy_after`, so that each delay is a first one
+    await exchange.say(result(exchange.id))
+
+
+RECYCLED = RetryPolicy(first_delay=0.01, max_delay=1000, factor=1000, healthy_after=0.05, attempts=100)
+
+
 @pytest.mark.field("F26")
-async def test_a_server_that_recycles_its_streams_is_back_at_once_and_nothing_is_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    delays = []
-    policy = RetryPolicy(first_delay=0.01, max_delay=1000, factor=1000, healthy_after=0.05, attempts=100)
+async def test_a_server_that_recycles_its_streams_has_its_client_back_promptly() -> None:
+    delays: list[float] = []
 
     def note(status: WatchStatus) -> None:
         if status.delay is not None:
             delays.append(status.delay)
 
-    async def recycles(exchange: Exchange) -> None:
-        await exchange.acknowledge(toolsListChanged=True)
-        await anyio.sleep(0.1)  # longer than `healthy_after`, so that each delay is a first one
-        await exchange.say(result(exchange.id))
-
-    with caplog.at_level(logging.INFO, "harken"):
-        async with (
-            http_server(recycles) as server,
-            watching(server.url, retry=policy, on_state=note) as watched,
-        ):
-            for _ in range(6):
-                assert await anext(watched) == RESYNC
+    async with (
+        http_server(recycles) as server,
+        watching(server.url, retry=RECYCLED, on_state=note) as watched,
+    ):
+        for _ in range(6):
+            assert await anext(watched) == RESYNC
     assert len(delays) >= 5
     assert max(delays) <= 0.01
-    assert {record.levelno for record in caplog.records if record.name == "harken.client"} == {logging.INFO}
+
+
+@pytest.mark.field("F26")
+async def test_what_is_in_order_is_no_warning_and_a_loss_is_one(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "harken"):
+        async with http_server(recycles) as server, watching(server.url, retry=RECYCLED) as watched:
+            for _ in range(3):
+                assert await anext(watched) == RESYNC
+        assert {record.levelno for record in caplog.records} == {logging.INFO}
+        caplog.clear()
+        async with http_server(one_after_the_other(breaks, hold)) as server, watching(server.url) as watched:
+            for _ in range(2):
+                assert await anext(watched) == RESYNC
+        assert [record.levelno for record in caplog.records] == [logging.WARNING]
+        assert "lost: the stream closed without a result" in caplog.text
 
 
 @pytest.mark.field("F30")
@@ -361,6 +375,7 @@ async def test_a_no_is_final_and_told(script: Script, reason: Ending, kind: type
         with pytest.raises(kind) as raised:
             await anext(watched)
         assert watched.status == WatchStatus(WatchState.REFUSED, reason, None, raised.value)
+        assert watched.take() is None
         for wait in (anext(watched), watched.wait_for("live")):
             with pytest.raises(kind):
                 await wait

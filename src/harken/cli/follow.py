@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 import anyio
 import anyio.abc
@@ -24,7 +25,7 @@ from harken.core.uris import normalize
 from harken.core.wire import METHOD_NOT_FOUND
 from harken.errors import HarkenError, InvalidURI, ProtocolError, RPCError
 
-__all__ = ["Follower", "Overlap", "list_resources"]
+__all__ = ["Follower", "Overlap", "joined", "list_resources"]
 
 OVERLAP = 1.0  # seconds that the old stream stays once the new one is acknowledged
 SETTLE = 0.2  # seconds that it stays beyond, while its copies of events may still be on their way
@@ -110,7 +111,7 @@ class Follower:
     async def _open(self, listed: Iterable[str]) -> None:
         """Opens the stream for what is listed; those before it are closed, the last of them after a while."""
         before = list(self._scopes)
-        wanted = _joined(self._wanted, listed)
+        wanted = joined(self._wanted, listed)
         await self._tasks.start(self._listen, wanted)
         for stream in before[:-1]:
             self._close(stream)
@@ -187,10 +188,14 @@ class Follower:
                 delay = min(delay * 2, LAST_RETRY)
 
 
-async def list_resources(connection: Connection) -> tuple[str, ...]:
+class _Asked(Protocol):
+    async def request(self, method: str, params: Mapping[str, object]) -> dict[str, object]: ...
+
+
+async def list_resources(connection: _Asked) -> tuple[str, ...]:
     """Every URI on all pages of `resources/list`; none where the server has no such method.
 
-    Raises what `Connection.request()` raises.
+    `connection` is one, or a watch. Raises what its `request()` raises.
     """
     uris: dict[str, None] = {}
     params: dict[str, object] = {}
@@ -221,7 +226,8 @@ def _uri_of(resource: object) -> str | None:
         return None
 
 
-def _joined(wanted: Filter, uris: Iterable[str]) -> Filter:
+def joined(wanted: Filter, uris: Iterable[str]) -> Filter:
+    """`wanted`, and these resources as well."""
     return Filter(
         wanted.tools_list_changed,
         wanted.prompts_list_changed,

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import anyio
@@ -17,7 +17,10 @@ from harken.cli.exits import EXIT_OF, Exit
 from harken.cli.follow import Follower
 from harken.cli.options import is_url, json_option, token_option
 from harken.cli.output import Output, hush, open_output, reader_gone
+from harken.cli.stay import Stayer
 from harken.client.listen import connect
+from harken.client.status import WatchStatus
+from harken.client.watch import Watch, watch
 from harken.core.demux import Ending
 from harken.core.filters import Filter
 from harken.errors import (
@@ -29,6 +32,8 @@ from harken.errors import (
 )
 
 __all__ = ["listen"]
+
+_THE_LAST = "that was the last event asked for"
 
 
 class _Command(click.Command):
@@ -60,6 +65,11 @@ class _Command(click.Command):
     is_flag=True,
     help="All of that: the three lists, and every resource that the server lists, new ones too.",
 )
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="Stay: listen again after every end, with back-off, and show each change of the state.",
+)
 @json_option("print JSON lines, one object each, of type ack, event, ended or error")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N events.")
 @click.option(
@@ -81,6 +91,7 @@ def listen(
     resources: bool,
     uris: tuple[str, ...],
     everything: bool,
+    follow: bool,
     as_json: bool,
     count: int | None,
     timeout: float | None,
@@ -98,6 +109,7 @@ def listen(
       harken listen https://example.com/mcp --tools --prompts
       harken listen http://127.0.0.1:8765/mcp --resource file:///srv/report.csv --count 1
       harken listen --all -- harken serve --stdio .
+      harken listen https://example.com/mcp --tools --follow
       harken listen http://127.0.0.1:8766/mcp --tools --json | jq .event
 
     \b
@@ -106,6 +118,9 @@ def listen(
       {"type":"event","event":"resource_updated","uri":"file:///…","time":"…"}
       {"type":"ended","ending":"completed","time":"…"}
       {"type":"error","message":"…","time":"…"}
+    and with --follow, where ended comes for each stream:
+      {"type":"resync","time":"…"}
+      {"type":"state","state":"backing_off","reason":"lost","delay":0.7,"time":"…"}
 
     \b
     Exit codes: 0 the stream ended gracefully or N events were seen, 1 internal
@@ -120,7 +135,7 @@ def listen(
                 "--token goes with a URL; a command gets what it needs by its own arguments"
             )
         token = None
-    session = _Session(open_output(as_json), wanted, everything, count, timeout, verbose)
+    session = _Session(open_output(as_json), wanted, everything, follow, count, timeout, verbose)
     return anyio.run(session.run, server, token)
 
 
@@ -162,6 +177,7 @@ class _Session:
     output: Output
     wanted: Filter
     everything: bool
+    follow: bool
     count: int | None
     timeout: float | None
     verbose: bool
@@ -200,14 +216,25 @@ class _Session:
 
     async def _follow(self, server: str | Sequence[str], token: str | None) -> tuple[Ending, str | None]:
         on_keep_alive = _Quiet(self.output).kept_alive if self.verbose else None
+        if self.follow:
+            ending, error = await self._stay(server, token, on_keep_alive)
+            return ending, _THE_LAST if ending is Ending.CLOSED else str(error)
         async with connect(server, token=token, on_keep_alive=on_keep_alive) as connection:
             follower = Follower(
                 connection, self.wanted, self.output, everything=self.everything, count=self.count
             )
             ending, error = await follower.run()
         if ending is Ending.CLOSED:
-            return ending, "that was the last event asked for"
+            return ending, _THE_LAST
         return ending, None if error is None else str(error)
+
+    async def _stay(
+        self, server: str | Sequence[str], token: str | None, on_keep_alive: Callable[[], None] | None
+    ) -> tuple[Ending, HarkenError | None]:
+        def open_watch(on_state: Callable[[WatchStatus], object]) -> Watch:
+            return watch(server, self.wanted, token=token, on_keep_alive=on_keep_alive, on_state=on_state)
+
+        return await Stayer(open_watch, self.output, everything=self.everything, count=self.count).run()
 
     async def _end_on_signal(self) -> None:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:

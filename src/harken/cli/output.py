@@ -1,7 +1,8 @@
 """What `harken listen` shows: lines for people, with colours on a terminal, or JSON lines for programs.
 
 The names in the JSON lines are a contract: `ack` (`honored`, `unsupported`, `subscriptionId`), `event`
-(`event`, `uri`), `ended` (`ending`), `error` (`message`), each with `time`.
+(`event`, `uri`), `ended` (`ending`), `error` (`message`), and with `--follow` `resync` and `state` (`state`,
+`reason`, `delay`), each with `time`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TextIO
 import anyio
 
 from harken.cli.exits import EXIT_OF, Exit
+from harken.client.status import WatchStatus
 from harken.core.demux import Ending
 from harken.core.events import Event, Kind, ResourceUpdated
 from harken.core.filters import KIND_OF, Filter
@@ -55,6 +57,14 @@ class Output(abc.ABC):
         """A stream is open: what the server agreed to, and what not (clause R11)."""
 
     @abc.abstractmethod
+    def resync(self) -> None:
+        """A stream is open, so that everything may have changed (decision D12)."""
+
+    @abc.abstractmethod
+    def state(self, status: WatchStatus) -> None:
+        """What the watch is doing has changed."""
+
+    @abc.abstractmethod
     def event(self, event: Event) -> None:
         """Something may have changed."""
 
@@ -85,6 +95,13 @@ class JSONLines(Output):
             unsupported=unsupported.to_wire(),
             subscriptionId=subscription_id,
         )
+
+    def resync(self) -> None:
+        self._write("resync")
+
+    def state(self, status: WatchStatus) -> None:
+        delay = None if status.delay is None else round(status.delay, 3)
+        self._write("state", state=status.state, reason=status.reason, delay=delay)
 
     def event(self, event: Event) -> None:
         self._write("event", **entry_of(event))
@@ -123,6 +140,13 @@ class Lines(Output):
         if unsupported and unsupported != self._unsupported:  # told once, however often it listens anew
             self._say(f"not honored by the server: {_enumerated(unsupported)}", "yellow")
         self._unsupported = unsupported
+
+    def resync(self) -> None:
+        self._say("everything may have changed", "cyan")
+
+    def state(self, status: WatchStatus) -> None:
+        again = "" if status.delay is None else f", next attempt in {status.delay:.1f} s"
+        self._say(f"state: {status.state}{again}", "dim")
 
     def event(self, event: Event) -> None:
         if isinstance(event, ResourceUpdated):

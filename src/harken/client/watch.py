@@ -139,7 +139,7 @@ class Watch:
         self._check_entered()
         await anyio.lowlevel.checkpoint()
         while True:
-            item = self._take()
+            item = self.take()
             if item is not None:
                 return item
             if self.state is WatchState.CLOSED:
@@ -147,6 +147,13 @@ class Watch:
             if self._failure is not None:
                 raise self._failure
             await self._changed.wait()
+
+    def take(self) -> Resync | Event | None:
+        """What iteration would bring next, without waiting; None where there is nothing yet."""
+        resync, self._resync = self._resync, None  # D12: it comes first
+        if resync is not None:
+            return resync
+        return None if self._source is None else self._source.take()
 
     @property
     def status(self) -> WatchStatus:
@@ -216,13 +223,6 @@ class Watch:
                 outcome = handle(change)
                 if inspect.isawaitable(outcome):
                     await outcome
-
-    def _take(self) -> Resync | Event | None:
-        """D12: the Resync first, then the events of its stream."""
-        resync, self._resync = self._resync, None
-        if resync is not None:
-            return resync
-        return None if self._source is None else self._source.take()
 
     def _check_entered(self) -> None:
         if self._tasks is None:
@@ -320,12 +320,11 @@ class Watch:
         """Between two attempts: for the delay, or where the end is final until another filter is wanted."""
         delay = self._retry.after(end, time.monotonic()) if self._can_come_back() else None
         if delay is not None:
-            level = logging.INFO if end.ending is Ending.COMPLETED else logging.WARNING
-            logger.log(level, "the stream ended (%s: %s), again in %.1f s", end.ending, end.error, delay)
+            self._log(end, f"listening again in {delay:.1f} s")
             self._set(WatchState.BACKING_OFF, end.ending, delay, end.error)
             await anyio.sleep(delay)
         elif self._version == self._asked:
-            logger.warning("watching has ended (%s: %s)", end.ending, end.error)
+            self._log(end, "there is no other attempt")
             self._failure = end.error or HarkenError(f"the stream has ended: {end.ending}")
             self._set(WatchState.REFUSED, end.ending, None, self._failure)
             while self._version == self._asked:
@@ -344,6 +343,12 @@ class Watch:
         self._wake()
         if self._on_state is not None:
             self._on_state(self._status)
+
+    def _log(self, end: End, what_next: str) -> None:
+        """A warning, unless it is all in order or the user is told by `on_state`."""
+        told = end.ending is Ending.COMPLETED or self._on_state is not None
+        why = f"{end.ending}: {end.error}" if end.error is not None else end.ending
+        logger.log(logging.INFO if told else logging.WARNING, "the stream ended (%s), %s", why, what_next)
 
     def _wake(self) -> None:
         self._changed.set()
