@@ -6,10 +6,10 @@ from typing import Any
 import anyio
 import pytest
 
-from harken import Connection, ConnectionLost, Ending, ListenTimeout, connect
+from harken import Connection, ConnectionLost, Ending, Filter, ListenTimeout, connect
 from harken.client.connection import Options, Outgoing
 from harken.version import __version__
-from tests.client.scripted import Channel, ack, channel_server, result
+from tests.client.scripted import Channel, ack, channel_server, error, result
 
 pytestmark = pytest.mark.anyio
 
@@ -116,3 +116,48 @@ async def test_closing_wakes_whoever_waits(tmp_path: Path) -> None:
             await connection.aclose()
             assert [event async for event in subscription] == []
         assert subscription.ending is Ending.CLOSED
+
+
+async def test_what_was_not_acknowledged_can_be_entered_to_see_why(tmp_path: Path) -> None:
+    async def script(channel: Channel) -> None:
+        for answer in (error, result):
+            await channel.say(answer((await channel.heard())["id"]))
+        id = (await channel.heard())["id"]
+        await channel.say(ack(id, toolsListChanged=True))
+        await channel.until_closed()
+
+    seen = []
+    async with channel_server(tmp_path, script) as path, connect(path) as connection:
+        for _ in range(3):
+            async with connection.try_listen(Filter(True)) as subscription:
+                seen.append((subscription.acknowledged, subscription.ending))
+    assert seen == [(False, Ending.REFUSED), (False, Ending.NEVER_ACKNOWLEDGED), (True, None)]
+
+
+async def test_whether_it_can_be_used(tmp_path: Path) -> None:
+    async def script(channel: Channel) -> None:
+        await channel.heard()
+
+    async with channel_server(tmp_path, script) as path:
+        connection = connect(path)
+        assert not connection.usable
+        async with connection:
+            assert connection.usable
+            with pytest.raises(ConnectionLost):
+                await connection.request("tools/list")
+            assert not connection.usable
+    over_http = connect("http://127.0.0.1:1/mcp")
+    async with over_http:
+        assert over_http.usable
+    assert not over_http.usable
+
+
+def test_what_a_watch_has_to_know_of_it() -> None:
+    async def token() -> str:
+        raise NotImplementedError
+
+    channel, http = connect(["server"]), connect("http://127.0.0.1/", token="t")
+    assert (channel.shared, http.shared) == (True, False)
+    assert not channel.renewable
+    assert not http.renewable
+    assert connect("http://127.0.0.1/", token=token).renewable

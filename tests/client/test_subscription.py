@@ -110,3 +110,29 @@ async def test_keep_alives_are_told_and_timed() -> None:
     quiet.kept_alive()
     seen.append(quiet.last_keep_alive)
     assert [at is None for at in seen] == [True, False]
+
+
+async def test_it_can_be_read_without_waiting_and_tells_when_to_look() -> None:
+    stream = Stream(7, WANTED)
+    looks: list[str] = []
+    subscription = Subscription(stream, on_change=lambda: looks.append("look"))
+    stream.mark(ToolsListChanged())
+    assert (subscription.acknowledged, subscription.take()) == (False, None)
+    stream.acknowledge({"notifications": {}})
+    assert subscription.acknowledged
+    assert [subscription.take(), subscription.take()] == [ToolsListChanged(), None]
+    subscription.wake()
+    subscription.kept_alive()
+    subscription.end(Ending.LOST)
+    assert looks == ["look"] * 3
+    assert subscription.acknowledged
+
+
+@pytest.mark.clause("D13")
+async def test_everything_that_comes_is_a_sign_of_life() -> None:
+    _, subscription = acknowledged()
+    for sign in (subscription.wake, subscription.kept_alive):
+        before = time.monotonic()
+        assert subscription.last_heard <= before
+        sign()
+        assert before <= subscription.last_heard <= time.monotonic()

@@ -589,6 +589,24 @@ async def test_a_child_that_cannot_be_started_is_tried_again(tmp_path: Path) -> 
         assert await anext(watched) == RESYNC
 
 
+@pytest.mark.clause("T4")
+async def test_an_end_is_told_before_a_child_that_lingers_is_gone() -> None:
+    lingering = f"{CHILD}    os.close(1)\n    import time; time.sleep(60)\n"
+    seen: list[int] = []
+    alive_then: list[bool] = []
+
+    def on_state(status: WatchStatus) -> None:
+        if status.state is WatchState.BACKING_OFF:
+            alive_then.append(alive(seen[0]))
+
+    command = [sys.executable, "-c", f"import os, sys; print(os.getpid(), file=sys.stderr)\n{lingering}"]
+    async with watching(command, stderr=lambda line: seen.append(int(line)), on_state=on_state) as watched:
+        assert await anext(watched) == RESYNC
+        await watched.wait_for("backing_off")
+        assert alive_then == [True]
+    assert not alive(seen[0])
+
+
 @pytest.mark.clause("D13", "T4")
 async def test_a_child_that_hangs_is_replaced() -> None:
     async with watching([sys.executable, "-c", CHILD], dead_after=0.2) as watched:

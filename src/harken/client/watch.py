@@ -102,6 +102,8 @@ class Watch:
         self._acknowledged = 0
         self._status = WatchStatus(WatchState.CONNECTING)
         self._entered: Counter[WatchState] = Counter()
+        self._end: End
+        self._resume_at = 0.0
         self._failure: Exception | None = None
         self._crashed = False
         self._connection: Connection | None = None
@@ -237,24 +239,25 @@ class Watch:
     async def _run(self) -> None:
         try:
             while True:
-                await self._pause(await self._visit())
+                await self._visit()
+                await self._pause()
         except Exception as error:  # noqa: BLE001  # raised where the user is: in the iteration
             self._failure = error
             self._crashed = True
             self._status = WatchStatus(WatchState.REFUSED, error=error)  # `on_state` may be what has raised
             self._wake()
 
-    async def _visit(self) -> End:
-        """One connection, from its beginning until it can carry no more: how its last stream ended."""
+    async def _visit(self) -> None:
+        """One connection, from its beginning until it can carry no more."""
         try:
             async with self._reach() as self._connection:
-                return await self._stay(self._connection)
+                await self._stay(self._connection)
         except ConnectionLost as error:
-            return End(Ending.LOST, error)
+            self._ended(End(Ending.LOST, error))
         finally:
             self._connection = None
 
-    async def _stay(self, connection: Connection) -> End:
+    async def _stay(self, connection: Connection) -> None:
         """Stream after stream on one connection."""
         current = AsyncExitStack()
         try:
@@ -267,13 +270,14 @@ class Watch:
                 end = await self._follow(opened) if isinstance(opened, Subscription) else opened
                 if end is None:
                     continue
+                self._ended(end)  # told at once: what is left to close may take its time
                 on_the_way = end.ending in _ON_THE_WAY
                 stays = on_the_way and self._source is not None and self._source.ending is None
                 if not stays:
                     await current.aclose()  # the place that it takes may be the one that is missing
                 if not connection.usable or (connection.shared and on_the_way and not stays):
-                    return end
-                await self._pause(end)
+                    return
+                await self._pause()
         finally:
             await current.aclose()
 
@@ -316,20 +320,27 @@ class Watch:
         assert stream.ending is not None
         return End(stream.ending, stream.error, time.monotonic() - began)
 
-    async def _pause(self, end: End) -> None:
-        """Between two attempts: for the delay, or where the end is final until another filter is wanted."""
+    def _ended(self, end: End) -> None:
+        """Decides what to do after this end, and says so."""
         delay = self._retry.after(end, time.monotonic()) if self._can_come_back() else None
+        self._end = end
+        self._resume_at = anyio.current_time() + (delay or 0.0)
         if delay is not None:
             self._log(end, f"listening again in {delay:.1f} s")
             self._set(WatchState.BACKING_OFF, end.ending, delay, end.error)
-            await anyio.sleep(delay)
         elif self._version == self._asked:
             self._log(end, "there is no other attempt")
             self._failure = end.error or HarkenError(f"the stream has ended: {end.ending}")
             self._set(WatchState.REFUSED, end.ending, None, self._failure)
+
+    async def _pause(self) -> None:
+        """Until the next attempt is due; after a final end, until another filter is wanted."""
+        if self.state is WatchState.REFUSED:
             while self._version == self._asked:
                 await self._changed.wait()
-        self._set(WatchState.CONNECTING, end.ending, None, end.error)
+        else:
+            await anyio.sleep_until(self._resume_at)
+        self._set(WatchState.CONNECTING, self._end.ending, None, self._end.error)
 
     def _set(
         self,
@@ -338,10 +349,10 @@ class Watch:
         delay: float | None = None,
         error: Exception | None = None,
     ) -> None:
-        self._status = WatchStatus(state, reason, delay, error)
+        before, self._status = self._status, WatchStatus(state, reason, delay, error)
         self._entered[state] += 1
         self._wake()
-        if self._on_state is not None:
+        if self._on_state is not None and self._status != before:
             self._on_state(self._status)
 
     def _log(self, end: End, what_next: str) -> None:
