@@ -140,15 +140,16 @@ async def test_whether_it_can_be_used(tmp_path: Path) -> None:
 
     async with channel_server(tmp_path, script) as path:
         connection = connect(path)
-        assert not connection.usable
+        usable = [connection.usable]
         async with connection:
-            assert connection.usable
+            usable.append(connection.usable)
             with pytest.raises(ConnectionLost):
                 await connection.request("tools/list")
-            assert not connection.usable
+            usable.append(connection.usable)
     over_http = connect("http://127.0.0.1:1/mcp")
     async with over_http:
-        assert over_http.usable
+        usable.append(over_http.usable)
+    assert usable == [False, True, False, True]
     assert not over_http.usable
 
 
