@@ -40,7 +40,7 @@ class Overlap:
     def __init__(self) -> None:
         self._shown: Counter[Event] = Counter()
         self._brought: dict[Subscription, Counter[Event]] = {}
-        self.last_hidden = float("-inf")
+        self.last_hidden: float = float("-inf")
         """When a copy was last not shown, by `time.monotonic()`."""
 
     def open(self, stream: Subscription) -> None:

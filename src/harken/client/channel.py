@@ -21,7 +21,7 @@ from harken.errors import ConnectionLost, ProtocolError
 
 __all__ = ["ChannelConnection", "StreamConnection", "connect_unix"]
 
-logger = logging.getLogger("harken.client")
+logger: logging.Logger = logging.getLogger("harken.client")
 
 # Messages that wait for the writer; a caller past it waits, so a server that doesn't read costs no memory.
 _OUTBOX = 64

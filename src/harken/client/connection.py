@@ -30,7 +30,7 @@ from harken.version import __version__
 
 __all__ = ["CLIENT_INFO", "Connection", "Options", "Outgoing"]
 
-logger = logging.getLogger("harken.client")
+logger: logging.Logger = logging.getLogger("harken.client")
 
 # T6, R17: unique over all methods and never used again, on whatever connection.
 _ids = count(1)

@@ -24,14 +24,14 @@ from harken.errors import ConnectionLost, HarkenError, PoolFull, ProtocolError, 
 
 try:
     import httpx2
-except ImportError as error:
+except ImportError as _missing:
     raise ImportError(
         "listening over HTTP needs httpx2: install it with pip install 'harken[http]'"
-    ) from error
+    ) from _missing
 
 __all__ = ["HTTPConnection", "Token"]
 
-logger = logging.getLogger("harken.client")
+logger: logging.Logger = logging.getLogger("harken.client")
 
 Token = str | Callable[[], Awaitable[str]]
 """A bearer token, or what brings a fresh one for each request."""
@@ -79,7 +79,7 @@ class HTTPConnection(Connection):
         if not self._url.host or not 0 < (self._url.port or 80) < 65536:
             raise ValueError(f"not a URL with a host and a port that can be: {_shown(self._url)!r}")
         self._token = token
-        self.renewable = callable(token)
+        self.renewable: bool = callable(token)
         self._headers = dict(headers or {})
         self._given_client = http_client
         self._client: httpx2.AsyncClient

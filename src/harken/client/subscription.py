@@ -40,7 +40,7 @@ class Subscription:
 
         Some servers send none, and over stdio there are none (clause H11).
         """
-        self.last_heard = time.monotonic()
+        self.last_heard: float = time.monotonic()
         """When anything last came, a keep-alive too, on that same clock; before that, when it was begun."""
 
     def __repr__(self) -> str:

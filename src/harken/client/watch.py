@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Resync", "Watch", "watch"]
 
-logger = logging.getLogger("harken.client")
+logger: logging.Logger = logging.getLogger("harken.client")
 
 # Ends that may be the fault of the way to the server: another stream on it may still be well, or may not.
 _ON_THE_WAY = frozenset({Ending.LOST, Ending.TIMEOUT})

@@ -141,12 +141,12 @@ class Stream:
     __slots__ = ("_pending", "_size", "answered", "ending", "error", "honored", "id", "requested")
 
     def __init__(self, id: RequestId, requested: Filter) -> None:
-        self.id = id
-        self.requested = requested
+        self.id: RequestId = id
+        self.requested: Filter = requested
         self.honored: Filter | None = None
         self.ending: Ending | None = None
         self.error: HarkenError | None = None
-        self.answered = False
+        self.answered: bool = False
         self._pending: OrderedDict[Event, int] = OrderedDict()  # with what it counts towards the limit
         self._size = 0
 

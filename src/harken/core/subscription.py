@@ -166,9 +166,9 @@ class Subscription:
         server_info: Mapping[str, str],
         end_signal: EndSignal = "result",
     ) -> None:
-        self.id = id
-        self.honored = honored
-        self.state = State.OPENING
+        self.id: RequestId = id
+        self.honored: Filter = honored
+        self.state: State = State.OPENING
         self.ending: Ending | None = None
         self.pending: dict[object, bytes] = {}
         self._server_info = server_info

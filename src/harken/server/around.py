@@ -31,7 +31,7 @@ __all__ = ["Answer", "Inner", "lifespan", "pass_on"]
 _TURNED_AWAY = frozenset({401, 403, 407, 421, 429})
 _NO_SUCH_METHOD = frozenset({404, 405})
 
-logger = logging.getLogger("harken")
+logger: logging.Logger = logging.getLogger("harken")
 
 
 class Answer(msgspec.Struct):

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Channel", "LineStream", "Reader", "Writer"]
 
-logger = logging.getLogger("harken")
+logger: logging.Logger = logging.getLogger("harken")
 
 _ANSWER_TIMEOUT = 1.0  # seconds that requests in flight have once the input has ended
 _END_TIMEOUT = 0.5  # seconds that a slow reader then has until the streams' ends can be written
@@ -79,7 +79,7 @@ class LineStream(Stream):
     def flush(self, now: float) -> None:
         """See `Stream.flush`."""
         if self._channel.writable:
-            self.last_write = now
+            self.last_write: float = now
             self._channel.write(self)
 
     def lines(self) -> bytes:
@@ -107,8 +107,8 @@ class Channel:
         self.hub = hub
         self.reader: Reader | None = None
         self.writer: Writer | None = None
-        self.writable = True
-        self.finished = asyncio.Event()
+        self.writable: bool = True
+        self.finished: asyncio.Event = asyncio.Event()
         """Set when nothing is left to say."""
         self._decoder = LineDecoder(hub.limits.max_body)
         self._streams: dict[RequestId, LineStream] = {}

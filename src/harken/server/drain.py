@@ -44,12 +44,9 @@ __all__ = ["ECHO", "GRACE", "follow", "forget", "is_set_by", "look_again", "watc
 
 GRACE = 1.0  # seconds after the window before a reader that has not taken its end is left
 ECHO = 1.0  # seconds; uvicorn's parent looks for signals twice a second, gunicorn's ten times
-_SIGNALS = [
-    number
-    for name in ("SIGINT", "SIGTERM", "SIGQUIT", "SIGBREAK")
-    if (number := getattr(signal, name, None)) is not None
-]
-_AT_ONCE = getattr(signal, "SIGQUIT", None)
+_NAMES = ("SIGINT", "SIGTERM", "SIGQUIT", "SIGBREAK")  # not each platform has all
+_SIGNALS = [number for number in signal.Signals if number.name in _NAMES]
+_AT_ONCE = [number for number in _SIGNALS if number.name == "SIGQUIT"]
 
 _lock = threading.Lock()  # hubs may run on event loops in several threads
 _watches: tuple[_Watch, ...] = ()  # replaced whole: a signal may come at any moment
@@ -164,7 +161,7 @@ class _Watch:
             self._first = when
             hub.begin_drain()
         self._interrupted |= number == signal.SIGINT
-        if again or number == _AT_ONCE:
+        if again or number in _AT_ONCE:
             hub.hurry()
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DirectStream", "TaskStream", "serve_stream"]
 
-logger = logging.getLogger("harken")
+logger: logging.Logger = logging.getLogger("harken")
 
 _KEEP_ALIVE = b":\n\n"  # H11
 _HEADERS = [
@@ -126,7 +126,7 @@ class DirectStream(HTTPStream):
     def flush(self, now: float) -> None:
         """See `Stream.flush`."""
         if self._rest is None and self._started and (data := self.take()):
-            self.last_write = now
+            self.last_write: float = now
             self._write(self._body(data))
 
     def beat(self, now: float) -> None:
@@ -153,7 +153,8 @@ class DirectStream(HTTPStream):
         self._rest.add_done_callback(self._unblock)
 
     def _unblock(self, rest: asyncio.Task[None]) -> None:
-        self._rest = self.blocked_since = None
+        self._rest = None
+        self.unblocked()
         if rest.cancelled():
             self.hub.leave(self, Ending.CLIENT_GONE)
         elif (error := rest.exception()) is not None:
@@ -256,7 +257,7 @@ class TaskStream(HTTPStream):
             if data:
                 self.hub.blocked(self)
                 await self._send(self._body(data))
-                self.blocked_since = None
+                self.unblocked()
             if self.state is State.ENDED:
                 return
             if not self.has_output:

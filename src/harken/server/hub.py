@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Hub"]
 
-logger = logging.getLogger("harken")
+logger: logging.Logger = logging.getLogger("harken")
 
 _QUIET = 0.5  # the share of the keep-alive interval after which a stream counts as quiet
 _SLICE = 0.01  # seconds that one flush, or one publisher in a hot loop, keeps the event loop to itself
@@ -116,14 +116,16 @@ class Hub:
         check_choice("end_signal", end_signal, ("result", "cancelled", "both"))
         if limits is not None and not isinstance(limits, Limits):
             raise TypeError(f"limits must be harken's Limits(…), not {limits!r}")
-        self.server_info = {"name": name, "version": version}
-        self.supports = None if supports is None else frozenset(Kind(kind) for kind in supports)
+        self.server_info: dict[str, str] = {"name": name, "version": version}
+        self.supports: frozenset[Kind] | None = (
+            None if supports is None else frozenset(Kind(kind) for kind in supports)
+        )
         self.instructions = instructions
         self.keep_alive = keep_alive
         self.max_age = max_age
         self.write_timeout = write_timeout
         self.drain_window = drain_window
-        self.limits = limits or Limits()
+        self.limits: Limits = limits or Limits()
         self.hold_empty = hold_empty
         self.subscriptions = subscriptions
         self.end_signal: EndSignal = end_signal
@@ -131,7 +133,7 @@ class Hub:
         """The streams that are open."""
         self.endings: Counter[Ending] = Counter()
         """How many streams ended, by why; refused listens count as `rejected`."""
-        self.draining = False
+        self.draining: bool = False
         self._extra_capabilities = dict(capabilities or {})
         self._broker: Broker = broker if broker is not None else MemoryBroker()
         self._index: Index[Stream] = Index(subresources=subresources, report=report)
@@ -139,7 +141,7 @@ class Hub:
         self._flush_due: float | None = None
         self._deliver = Throttle(min_interval, self._mark) if min_interval else self._mark
         self._intake = Intake(self._accept)
-        self.cuts = Cuts()
+        self.cuts: Cuts = Cuts()
         self._wheel: Wheel[Stream] = Wheel(self._due, grain=min(1.0, keep_alive / 10, write_timeout / 10))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running = False
@@ -150,7 +152,7 @@ class Hub:
         handlers = dict(methods or {})
         check_handlers(methods or {})
         handlers.setdefault(DISCOVER, self._discover)
-        self.methods = Methods(handlers, self.server_info)
+        self.methods: Methods = Methods(handlers, self.server_info)
 
     # -- Publishing
 

@@ -25,7 +25,7 @@ from harken.errors import RPCError
 
 __all__ = ["Handler", "Methods", "Request"]
 
-logger = logging.getLogger("harken")
+logger: logging.Logger = logging.getLogger("harken")
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,8 @@ class ChannelProtocol(asyncio.Protocol):
     """Ties a `Channel` to asyncio's transports; for stdio one protocol serves both pipes."""
 
     def __init__(self, hub: Hub) -> None:
-        self.channel = Channel(hub)
-        self.closed = asyncio.Event()
+        self.channel: Channel = Channel(hub)
+        self.closed: asyncio.Event = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A socket is there, which is both. (uvloop's transports are of none of asyncio's classes.)"""

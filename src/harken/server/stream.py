@@ -27,10 +27,10 @@ class Stream(Subscription):
         self, hub: Hub, id: RequestId, honored: Filter, framing: Framing, end_signal: EndSignal = "result"
     ) -> None:
         super().__init__(id, honored, framing, hub.server_info, end_signal)
-        self.hub = hub
+        self.hub: Hub = hub
         self.slot: int | None = None
-        self.expires = float("inf")
-        self.last_write = 0.0
+        self.expires: float = float("inf")
+        self.last_write: float = 0.0
         self.blocked_since: float | None = None
 
     @abstractmethod
@@ -44,6 +44,10 @@ class Stream(Subscription):
     @abstractmethod
     def abort(self) -> None:
         """Give the transport up without another byte."""
+
+    def unblocked(self) -> None:
+        """The transport takes bytes again."""
+        self.blocked_since = None
 
     def stuck(self, ending: Ending) -> None:
         """Leave a reader that takes nothing any more (decision D13)."""

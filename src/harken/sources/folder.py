@@ -27,7 +27,7 @@ from harken.sources.snapshot import Difference, Identity, Tree, compare, files_o
 
 __all__ = ["Folder", "Publish", "Seen", "Watch", "events"]
 
-logger = logging.getLogger("harken")
+logger: logging.Logger = logging.getLogger("harken")
 
 RESCAN = 30.0  # seconds between two looks everywhere, by default
 SOON = 1.5  # seconds until one that something has made advisable
@@ -73,7 +73,7 @@ class Folder:
     Raises InvalidURI for a `base_uri` that is none.
     """
 
-    supports = frozenset({Kind.RESOURCES_LIST_CHANGED, Kind.RESOURCE_SUBSCRIPTIONS})
+    supports: frozenset[Kind] = frozenset({Kind.RESOURCES_LIST_CHANGED, Kind.RESOURCE_SUBSCRIPTIONS})
     """The kinds that a folder publishes (clause R20)."""
 
     def __init__(
@@ -87,11 +87,11 @@ class Folder:
     ) -> None:
         if rescan <= 0:
             raise ValueError(f"rescan must be above 0 seconds, not {rescan}")
-        self.root = os.path.abspath(path)
-        self.naming = Naming(file_base(self.root) if base_uri is None else base_uri)
-        self.selection = Selection(hidden=hidden, exclude=exclude)
+        self.root: str = os.path.abspath(path)
+        self.naming: Naming = Naming(file_base(self.root) if base_uri is None else base_uri)
+        self.selection: Selection = Selection(hidden=hidden, exclude=exclude)
         self.rescan = rescan
-        self.seen = Seen({}, ())
+        self.seen: Seen = Seen({}, ())
         """What was seen last; empty before the folder is watched, and while it is away."""
         self.watched = False
         """Whether a watch is on."""

@@ -35,7 +35,7 @@ class Naming:
         base = normalize(base)
         if "?" in base or "#" in base:
             raise InvalidURI(f"files can't lie below a URI with a query or fragment: {base!r}")
-        self.base = base if base.endswith("/") else base + "/"
+        self.base: str = base if base.endswith("/") else base + "/"
         """The folder's own URI, in normal form, with a slash at its end."""
         self._prefix, self._above = _split(self.base[:-1])
         others = (self._prefix + "/".join(_quote(name, habit) for name in self._above) for habit in _HABITS)
