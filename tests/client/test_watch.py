@@ -873,6 +873,30 @@ async def test_after_a_no_another_filter_is_another_attempt() -> None:
         assert watched.status.reason is Ending.NOTHING_HONORED
 
 
+async def test_a_no_to_what_is_no_longer_wanted_is_nobodys_concern() -> None:
+    go_on = anyio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        if exchange.body["params"]["notifications"] == PROMPTS.to_wire():
+            await go_on.wait()
+            await exchange.reply(404, encode(error(exchange.id, -32601)))
+        else:
+            await hold(exchange)
+
+    states: list[WatchState] = []
+    async with (
+        http_server(script) as server,
+        watching(server.url, PROMPTS, on_state=lambda status: states.append(status.state)) as watched,
+        anyio.create_task_group() as tasks,
+    ):
+        await server.until(exchanges=1)
+        tasks.start_soon(watched.update, TOOLS)
+        await anyio.wait_all_tasks_blocked()
+        go_on.set()
+        assert await anext(watched) == RESYNC
+    assert WatchState.REFUSED not in states
+
+
 # What is left, and what makes no sense
 
 
