@@ -1,7 +1,9 @@
 """Subscriptions over HTTP, against servers that say exactly what a test tells them to."""
 
+import gc
 import gzip
 import json
+import ssl
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -814,3 +816,16 @@ async def test_a_cancel_while_entering_leaves_nothing() -> None:
         with anyio.fail_after(5):
             while not server.closed:
                 await anyio.wait_all_tasks_blocked()
+
+
+async def test_all_connections_share_one_tls_context() -> None:
+    """One of its own would cost each of a thousand watched servers nearly a megabyte."""
+
+    def contexts() -> int:
+        return sum(isinstance(found, ssl.SSLContext) for found in gc.get_objects())
+
+    async with connect("https://127.0.0.1:1/mcp"):
+        before = contexts()
+        assert before >= 1
+        async with connect("http://127.0.0.1:1/mcp"), connect("https://127.0.0.1:2/mcp"):
+            assert contexts() == before
