@@ -455,6 +455,32 @@ async def test_a_reader_that_stands_still_is_left(wrap: Wrap) -> None:
                 assert await next_names(other, 1) == NAMES[:1]
 
 
+@pytest.mark.clause("D13")
+async def test_a_slow_reader_that_gets_on_is_not_left() -> None:
+    """What waits for it takes longer than a write may make no progress."""
+    hub = new_hub(write_timeout=0.5)
+    endpoint = hub.asgi()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        connection = send.__self__.transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)  # or the system takes it all
+        await endpoint(scope, receive, send)
+
+    async with serving(app, lifespan="off") as port:
+        with contextlib.closing(await stopped(port, {"resourceSubscriptions": MANY})) as client:
+            await fill(hub)
+            (stream,) = hub.streams
+            assert isinstance(stream, http_stream.DirectStream)
+            loop = asyncio.get_running_loop()
+            begun = loop.time()
+            while stream.blocked_since is not None:
+                assert await loop.sock_recv(client, 8_192), "the connection was cut"
+                await asyncio.sleep(0.01)  # that is what makes it slow
+            assert not hub.endings
+            assert loop.time() - begun > 2 * 0.5
+        await until(lambda: not hub.streams)
+
+
 async def test_a_reader_that_reads_again_gets_keep_alives_again(wrap: Wrap) -> None:
     """They come at their own interval, whatever the bound on a write is."""
     hub = new_hub(write_timeout=3_600, keep_alive=0.2)
@@ -623,6 +649,10 @@ class Cycle:
         self.fails: Exception | None = None
         self.waits: asyncio.Future[None] | None = None
         self.transport = self
+
+    def get_write_buffer_size(self) -> int:
+        """The transport's."""
+        return 0
 
     def abort(self) -> None:
         """The transport's."""

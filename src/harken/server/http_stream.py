@@ -106,12 +106,13 @@ class HTTPStream(Stream):
 class DirectStream(HTTPStream):
     """Sends by stepping the server's own send coroutine."""
 
-    __slots__ = ("_rest", "_started")
+    __slots__ = ("_rest", "_started", "_unsent")
 
     def __init__(self, hub: Hub, id: RequestId, honored: Filter, send: Send) -> None:
         super().__init__(hub, id, honored, send)
         self._rest: asyncio.Task[None] | None = None
         self._started = False
+        self._unsent = 0  # bytes that waited for the reader when somebody last looked
 
     async def run(self, receive: Receive) -> None:
         """See `HTTPStream.run`."""
@@ -135,9 +136,20 @@ class DirectStream(HTTPStream):
             self.last_write = now
             self._write(self._body(_KEEP_ALIVE))
 
+    def progressed(self) -> bool:
+        """See `Stream.progressed`."""
+        before, self._unsent = self._unsent, self._transport.get_write_buffer_size()
+        return self._unsent < before
+
     def abort(self) -> None:
         """See `Stream.abort`."""
-        self._send.__self__.transport.abort()  # type: ignore[attr-defined]  # _is_bare() saw uvicorn's
+        self._transport.abort()
+
+    @property
+    def _transport(self) -> asyncio.WriteTransport:
+        server: Any = self._send.__self__  # type: ignore[attr-defined]  # _is_bare() saw uvicorn's
+        transport: asyncio.WriteTransport = server.transport
+        return transport
 
     def _write(self, message: Message) -> None:
         sending: Any = self._send(message)
@@ -148,6 +160,7 @@ class DirectStream(HTTPStream):
         except Exception as error:  # noqa: BLE001 - the flush in whose middle we are owes the others theirs
             self._broken(error)
             return
+        self._unsent = self._transport.get_write_buffer_size()
         self.hub.blocked(self)
         self._rest = asyncio.get_running_loop().create_task(_finish(_Rest(sending, waits_for)))
         self._rest.add_done_callback(self._unblock)

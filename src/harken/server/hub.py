@@ -69,7 +69,8 @@ class Hub:
     :param keep_alive: seconds between the comments on a quiet HTTP stream (clause H11).
     :param max_age: seconds after which a stream ends gracefully; jittered down by up to a tenth. None: never.
     :param min_interval: seconds between two notifications of one item; 0 for none. The last is never lost.
-    :param write_timeout: seconds that a write may make no progress before the reader is left (decision D13).
+    :param write_timeout: seconds that a reader may take nothing before it is left (decision D13); behind
+        middleware, where nobody sees what it takes, that one write may last.
     :param drain_window: seconds over which a shutdown spreads the ends of the streams; None: one second for
         each thousand, at least 1 and at most 10.
     :param limits: when to refuse (decision D9).
@@ -273,8 +274,10 @@ class Hub:
         """A deadline of `stream` has come: a stuck reader, its age, or a keep-alive."""
         stuck_at = float("inf") if stream.blocked_since is None else stream.blocked_since + self.write_timeout
         if now >= stuck_at:
-            self._leave_stuck(stream, Ending.STUCK_READER)
-            return
+            if not stream.progressed():
+                self._leave_stuck(stream, Ending.STUCK_READER)
+                return
+            stream.blocked_since, stuck_at = now, now + self.write_timeout  # D13: slow is not stuck
         if now >= stream.expires:
             stream.expires = float("inf")
             self.end(stream, Ending.MAX_AGE)

@@ -41,6 +41,10 @@ class Stream(Subscription):
     def beat(self, now: float) -> None:
         """Write a keep-alive, where the transport has one (clause H11)."""
 
+    def progressed(self) -> bool:
+        """Whether a blocked reader has taken anything since this was last asked; False if nobody can tell."""
+        return False
+
     @abstractmethod
     def abort(self) -> None:
         """Give the transport up without another byte."""
