@@ -4,9 +4,17 @@ from typing import Any
 
 import pytest
 
+from harken.core.events import Kind
 from harken.core.wire import CANCELLED, LISTEN
 from harken.server.hub import Hub
-from harken.server.options import check_choice, check_flag, check_handlers, check_seconds, check_text
+from harken.server.options import (
+    check_choice,
+    check_flag,
+    check_handlers,
+    check_kinds,
+    check_seconds,
+    check_text,
+)
 
 pytestmark = pytest.mark.field("F5")
 
@@ -52,6 +60,17 @@ def test_flags_texts_and_choices() -> None:
         check_text("name", b"harken")
     with pytest.raises(ValueError, match="subscribed, child"):
         check_choice("report", "parent", ("subscribed", "child"))
+
+
+def test_kinds() -> None:
+    assert check_kinds("supports", None) is None
+    assert check_kinds("supports", []) == frozenset()
+    assert check_kinds("supports", ["toolsListChanged"]) == frozenset({Kind.TOOLS_LIST_CHANGED})
+    with pytest.raises(ValueError, match=r"each of supports must be one of toolsListChanged, .* not 'tools'"):
+        check_kinds("supports", ["tools"])
+    for wrong in ("toolsListChanged", 4):
+        with pytest.raises(TypeError, match="supports must be a list of toolsListChanged, "):
+            check_kinds("supports", wrong)  # type: ignore[arg-type]  # that is what is tested
 
 
 def test_handlers() -> None:

@@ -35,7 +35,14 @@ from harken.server.discover import discover_result, families
 from harken.server.intake import Intake, checked
 from harken.server.limits import Limits, busy, check
 from harken.server.methods import Handler, Methods, Request
-from harken.server.options import check_choice, check_flag, check_handlers, check_seconds, check_text
+from harken.server.options import (
+    check_choice,
+    check_flag,
+    check_handlers,
+    check_kinds,
+    check_seconds,
+    check_text,
+)
 from harken.server.stream import Stream
 from harken.server.throttle import Throttle
 from harken.server.wheel import Wheel
@@ -118,9 +125,7 @@ class Hub:
         if limits is not None and not isinstance(limits, Limits):
             raise TypeError(f"limits must be harken's Limits(…), not {limits!r}")
         self.server_info: dict[str, str] = {"name": name, "version": version}
-        self.supports: frozenset[Kind] | None = (
-            None if supports is None else frozenset(Kind(kind) for kind in supports)
-        )
+        self.supports: frozenset[Kind] | None = check_kinds("supports", supports)
         self.instructions = instructions
         self.keep_alive = keep_alive
         self.max_age = max_age

@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping
 from math import isfinite
 from typing import Any
 
+from harken.core.events import Kind
 from harken.core.wire import CANCELLED, LISTEN
 
-__all__ = ["check_choice", "check_flag", "check_handlers", "check_seconds", "check_text"]
+__all__ = ["check_choice", "check_flag", "check_handlers", "check_kinds", "check_seconds", "check_text"]
 
 
 def check_seconds(name: str, value: object, *, zero: bool = False, none: bool = False) -> None:
@@ -38,6 +39,18 @@ def check_choice(name: str, value: object, choices: Collection[str]) -> None:
     """Raises ValueError unless `value` is one of the `choices`."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+
+
+def check_kinds(name: str, kinds: Collection[Kind | str] | None) -> frozenset[Kind] | None:
+    """The kinds, None for None. Raises TypeError or ValueError unless each is one of the filter's keys."""
+    if kinds is None:
+        return None
+    # A lone string is a collection of strings too.
+    if isinstance(kinds, str) or not isinstance(kinds, Collection):
+        raise TypeError(f"{name} must be a list of {', '.join(Kind)}, not {kinds!r}")
+    for kind in kinds:
+        check_choice(f"each of {name}", kind, tuple(Kind))
+    return frozenset(map(Kind, kinds))
 
 
 def check_handlers(methods: Mapping[Any, object]) -> None:
