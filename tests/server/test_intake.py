@@ -74,6 +74,16 @@ async def test_what_is_kept_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
         heard.intake.from_thread([TOOLS], 1)
 
 
+async def test_what_the_cap_has_no_room_for_is_refused_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_KEPT", 2)
+    heard = Heard()
+    heard.intake.from_thread([A], 1)
+    with pytest.raises(HarkenError, match="start it first"):
+        heard.intake.from_thread([B, TOOLS], 1)
+    heard.intake.open(asyncio.get_running_loop())
+    assert heard.events == [A]
+
+
 @pytest.mark.field("F7")
 async def test_after_the_close_it_says_so() -> None:
     heard = Heard()

@@ -179,7 +179,8 @@ class Hub:
         """The same from any thread; returns once they are accepted.
 
         Before the hub starts they are kept, each once, and published at its start. Raises TimeoutError after
-        `timeout` seconds (they may still go out later), TypeError, InvalidURI, and HubClosed after the close.
+        `timeout` seconds (they may still go out later), TypeError, InvalidURI, HubClosed after the close, and
+        HarkenError where too many wait for the start already.
         """
         self._intake.from_thread(checked(events), timeout)
 

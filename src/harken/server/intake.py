@@ -60,10 +60,13 @@ class Intake:
         accepted.result(timeout)
 
     def _keep(self, events: Iterable[Event]) -> None:
-        for event in events:
-            if event not in self._kept and len(self._kept) >= MAX_KEPT:
-                raise HarkenError(f"{MAX_KEPT} events wait already for this hub to start; start it first")
-            self._kept[event] = None
+        new = dict.fromkeys(event for event in events if event not in self._kept)
+        if len(self._kept) + len(new) > MAX_KEPT:  # all are taken, or none
+            raise HarkenError(
+                f"no more than {MAX_KEPT} events may wait for this hub to start, and {len(self._kept)} do: "
+                "start it first"
+            )
+        self._kept |= new
 
     def _settle(self, accepted: Future[None], events: Sequence[Event]) -> None:
         if not accepted.set_running_or_notify_cancel():
