@@ -98,6 +98,8 @@ class StdioConnection(ChannelConnection):
             await self._process.aclose()
         except BaseException:  # such as a second Ctrl-C: no time is left to ask
             self._kill()
+            with anyio.move_on_after(_GRACE, shield=True):
+                await self._process.aclose()  # a killed child is gone at once; it only has to be noticed
             raise
 
     async def _last_words(self) -> str:
