@@ -1,6 +1,7 @@
 """The life of one subscription: TABLE is the truth, and what is written follows it."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -147,6 +148,22 @@ def test_the_diagram_agrees_with_the_table() -> None:
         if state is not target
     }
     assert drawn | {(word(state), "cancel", "ended") for state in State if state is not State.ENDED} == moves
+
+
+def test_the_diagram_of_the_docs_agrees_with_the_table(project: Path) -> None:
+    text = (project / "docs" / "architecture.md").read_text("utf-8")
+    arrows = re.findall(r"^    (\w+) --> (\w+): (\w+)(?: \(([\w, ]+)\))?$", text, re.MULTILINE)
+    written = {Output.ACKNOWLEDGMENT, Output.PENDING, Output.END}
+    assert sorted(arrows) == sorted(
+        (
+            state.name.lower(),
+            target.name.lower(),
+            input.name.lower(),
+            ", ".join(output.name.lower() for output in outputs if output in written),
+        )
+        for (state, input), (target, outputs) in TABLE.items()
+        if state is not target or written & set(outputs)
+    )
 
 
 def test_the_endings_are_the_closed_list() -> None:
