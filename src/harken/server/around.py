@@ -65,12 +65,12 @@ class Inner:
             self._kinds = ALL_KINDS
         return None
 
-    async def kinds(self, hub: Hub, scope: Scope, body: bytes) -> frozenset[Kind] | Answer:
-        """The kinds whose family the app has, or its refusal.
+    async def kinds(self, hub: Hub, scope: Scope, meta: object) -> frozenset[Kind] | Answer:
+        """The kinds whose family the app has, or its refusal, for a listen with this `_meta`.
 
         It is asked for each listen anew: whom it turns away is its own affair each time (clause R24).
         """
-        answer = await self.discover(hub, *_question(scope, body))
+        answer = await self.discover(hub, *_question(scope, meta))
         if answer is not None and answer.result is None:
             return answer
         return ALL_KINDS if self._kinds is None else self._kinds
@@ -120,10 +120,9 @@ async def pass_on(answer: Answer, id: RequestId, send: Send, extra: Iterable[tup
     await send({"type": "http.response.body", "body": body})
 
 
-def _question(scope: Scope, body: bytes) -> tuple[Scope, bytes]:
+def _question(scope: Scope, meta: object) -> tuple[Scope, bytes]:
     """A listen made into the `server/discover` that its client could have sent."""
-    params = {"_meta": msgspec.json.decode(body)["params"]["_meta"]}
-    question = msgspec.json.encode({"jsonrpc": "2.0", "id": 0, "method": DISCOVER, "params": params})
+    question = msgspec.json.encode({"jsonrpc": "2.0", "id": 0, "method": DISCOVER, "params": {"_meta": meta}})
     changed = {b"mcp-method": DISCOVER.encode(), b"content-length": str(len(question)).encode()}
     headers = [
         (name, changed.get(name.lower(), value))

@@ -137,7 +137,7 @@ class Endpoint:
             if meta is None:
                 await _respond(send, 202, b"", answer_headers)  # H9
             elif inbound.method == LISTEN:
-                return await self._accept(scope, send, headers, inbound, body)
+                return await self._accept(scope, send, headers, inbound)
             else:
                 await self._answer(scope, send, inbound, meta, body, answer_headers)
         except InvalidMessage as error:
@@ -213,22 +213,21 @@ class Endpoint:
         status = _status(answer) if isinstance(answer, RPCError) else 200
         await _respond(send, status, encode_answer(inbound.id, answer), [_JSON, *headers])
 
-    async def _accept(
-        self, scope: Scope, send: Send, headers: Headers, inbound: Inbound, body: bytes
-    ) -> Accepted | None:
+    async def _accept(self, scope: Scope, send: Send, headers: Headers, inbound: Inbound) -> Accepted | None:
         assert inbound.id is not None
+        params = inbound.params or {}
         extra = cors(headers.get("origin"))
         if not accepts_sse(headers.get("accept")):
             error = RPCError(INVALID_REQUEST, f"{LISTEN} answers with text/event-stream; accept it")
             await _respond_error(send, inbound.id, error, extra, status=406)  # H3
             return None
         try:
-            requested = Filter.parse((inbound.params or {}).get("notifications"))
+            requested = Filter.parse(params.get("notifications"))
         except InvalidFilter as error:
             raise RPCError(INVALID_PARAMS, str(error)) from error  # R13
         within = ALL_KINDS
         if self._inner is not None:
-            asked = await self._inner.kinds(self._hub, scope, body)
+            asked = await self._inner.kinds(self._hub, scope, params["_meta"])
             if isinstance(asked, around.Answer):
                 await around.pass_on(asked, inbound.id, send, extra)
                 return None
