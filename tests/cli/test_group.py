@@ -1,8 +1,11 @@
 """The commands as a group: help, unknown ones, and what is imported when."""
 
+import json
 import logging
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +55,19 @@ def test_help_imports_no_command() -> None:
         [sys.executable, "-c", f"{check}\n{code}"], check=True, timeout=30, capture_output=True, text=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_closed_stderr_stops_nobody(harken_command: str, tmp_path: Path) -> None:
+    words = ["sh", "-c", 'exec "$0" serve "$1" --port 0 --json 2>&-', harken_command, str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["type"] == "ready"
+            process.send_signal(signal.SIGINT)
+            assert process.stdout.read() == ""
+            assert process.wait(10) == 0
+        finally:
+            process.kill()
 
 
 def test_warnings_go_to_stderr_on_one_line(invoke: Invoke) -> None:

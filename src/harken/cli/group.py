@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import io
 import logging
+import os
 import sys
+from typing import TextIO
 
 import click
 
@@ -64,6 +66,9 @@ def harken() -> None:
 
 def run(arguments: list[str] | None = None) -> int:
     """Runs the command line, by default this process's own, and returns the exit code."""
+    stderr: TextIO | None = sys.stderr
+    if stderr is None:  # closed (`2>&-`): what is meant for it would go to stdout, or fail
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # any URI can be shown, whatever the encoding
