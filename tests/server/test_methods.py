@@ -111,7 +111,7 @@ def test_a_method_that_nobody_answers_is_not_found(method: str) -> None:
         answering({}).check(Inbound(1, method, None))
     assert refusal.value.code == -32601
     assert len(refusal.value.message) < 200
-    assert method not in answering({})
+    assert method not in answering({}).names
 
 
 @pytest.mark.clause("A7", "A5")
@@ -130,7 +130,6 @@ def test_a_method_with_a_handler_is_found() -> None:
     methods = answering({})
     methods.check(Inbound(1, "x/y", None))
     assert methods.names == {"x/y"}
-    assert "x/y" in methods
 
 
 @pytest.mark.clause("A5")

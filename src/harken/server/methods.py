@@ -54,9 +54,6 @@ class Methods:
         """The methods that are answered here."""
         return frozenset(self._handlers)
 
-    def __contains__(self, method: str) -> bool:
-        return method in self._handlers
-
     def check(self, inbound: Inbound) -> None:
         """Raises RPCError for a method that nobody answers (clauses H6, R22 and A7)."""
         if inbound.method not in self._handlers:
