@@ -351,18 +351,20 @@ def test_what_the_hub_does_not_take_now_is_told_later(notes: Path, ear: Ear) -> 
         assert refusals == []
 
 
-def test_the_watch_ends_with_the_hub(notes: Path) -> None:
-    closed = threading.Event()
+def test_a_hub_that_starts_anew_is_told_what_it_missed(notes: Path, ear: Ear) -> None:
+    closed, open_again = threading.Event(), threading.Event()
 
     def publish(*told: Event) -> None:
-        closed.set()
-        raise HubClosed("over")
+        if not open_again.is_set():
+            closed.set()
+            raise HubClosed("over")
+        ear(*told)
 
-    with Folder(notes).watching(publish) as watch:
+    with Folder(notes).watching(publish):
         (notes / "today.md").write_text("x")
         assert closed.wait(LIMIT)
-        watch._thread.join(LIMIT)
-        assert not watch._thread.is_alive()
+        open_again.set()
+        ear.wait(updated(notes / "today.md"))
 
 
 def test_the_watch_ends_with_its_context(notes: Path, ear: Ear) -> None:

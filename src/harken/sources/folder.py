@@ -150,8 +150,6 @@ class Watch:
         while not self._stop.is_set():
             try:
                 turn()
-            except HubClosed:
-                break
             except Exception:
                 # Whatever it is, the next look everywhere tells what was missed meanwhile.
                 logger.exception("cannot look into %s; trying again", self._folder.root)
@@ -268,7 +266,7 @@ class Watch:
             try:
                 self._publish(*portion)
             except HubClosed:
-                raise
+                return  # it may start anew: then it is told what changed meanwhile
             except (TimeoutError, HarkenError) as error:
                 logger.warning("the hub takes no events now (%s); trying again", error)
                 return
