@@ -151,7 +151,8 @@ async def test_clients_that_leave_leave_nothing_behind(app: str, tmp_path: Path,
             await come_and_go(server)
         after = await settled(server, before)
         counts = {"tasks", "streams", "index", "wheel", "dirty", "descriptors"}
-        assert {name: after[name] for name in counts} == {name: before[name] for name in counts}
+        # Less is well: the first look may see a task that is just about to end.
+        assert {name: after[name] for name in counts if after[name] > before[name]} == {}, before
         clients = after["ended"] - before["ended"]
         assert clients > ROUNDS * CLIENTS / 2  # those that left at once may never have become streams
         assert after["objects"] - before["objects"] < clients / 20
