@@ -1,0 +1,1 @@
+"""What ties harken to frameworks that people use already."""
