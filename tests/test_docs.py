@@ -63,12 +63,12 @@ def run(folder: Path, name: str) -> str:
     return done.stdout
 
 
-def ask(folder: Path, port: int, call: str) -> str:
+def ask(folder: Path, port: int, call: str, path: str = "/mcp") -> str:
     """What a client prints that runs `call` on a connection to the server."""
     program = (
         "import asyncio, harken\n"
         "async def main():\n"
-        f"    async with harken.connect('http://127.0.0.1:{port}/mcp') as connection:\n"
+        f"    async with harken.connect('http://127.0.0.1:{port}{path}') as connection:\n"
         f"        {call}\n"
         "asyncio.run(main())\n"
     )
@@ -136,4 +136,4 @@ def test_around_fastmcp(folder: Path, port: int) -> None:
 
 def test_mounted(folder: Path, port: int) -> None:
     with serving(folder, "mounted", port):
-        assert "'listChanged': True" in ask(folder, port, "print(await connection.discover())")
+        assert "'listChanged': True" in ask(folder, port, "print(await connection.discover())", "/api/mcp")
