@@ -86,7 +86,8 @@ class InvalidMessage(RPCError):
 class Refused(RPCError):
     """The server refused `subscriptions/listen` before any acknowledgment (clause R2).
 
-    `status` is the HTTP status, None on stdio; `retry_after` is in seconds, None where the server names none.
+    `status` is the HTTP status, None on stdio; it is the `code` too where the answer is no JSON-RPC error.
+    `retry_after` is in seconds, None where the server names none.
     """
 
     def __init__(
@@ -101,6 +102,9 @@ class Refused(RPCError):
         super().__init__(code, message, data)
         self.status = status
         self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        return self.message if self.code == self.status else super().__str__()
 
 
 class NeverAcknowledged(HarkenError):

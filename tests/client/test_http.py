@@ -491,6 +491,31 @@ async def test_a_refusal_without_a_message_of_the_protocol(body: bytes, said: st
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "HTTP 404 Status"),
+        (b"Status", "HTTP 404 Status"),
+        (b"404 status\n", "HTTP 404 Status"),
+        (b'{"error": "clients listen at \\u2026/mcp"}', "HTTP 404 Status: clients listen at …/mcp"),
+        (b'{"error": {"message": "no such route"}}', "HTTP 404 Status: no such route"),
+        (b'{"error": "Status"}', "HTTP 404 Status"),
+        (b'{"error": true}', 'HTTP 404 Status: {"error": true}'),
+        (b'{"result": {}}', 'HTTP 404 Status: {"result": {}}'),
+        (b"[1]", "HTTP 404 Status: [1]"),
+    ],
+)
+async def test_an_error_page_is_told_by_its_status_and_its_text(body: bytes, said: str) -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.reply(404, body, {"content-type": "application/json"})
+
+    async with http_server(script) as server:
+        with pytest.raises(Refused) as caught:
+            await enter(server)
+    assert str(caught.value) == said
+    assert (caught.value.code, caught.value.status) == (404, 404)
+
+
 async def test_a_failed_stream_without_a_message() -> None:
     async with http_server(streaming(status=502)) as server:
         with pytest.raises(Refused, match="HTTP 502"):

@@ -93,13 +93,21 @@ def test_an_error_may_come_without_an_id(id: dict[str, None]) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [None, 1, "x", [], {}, {"code": "1"}, {"code": True, "message": None}, {"code": 1.5}]
+    "error", [None, 1, [], {}, {"code": "1"}, {"code": True, "message": None}, {"code": 1.5}]
 )
 def test_a_broken_error_is_an_error_all_the_same(error: object) -> None:
     message = decode_message(json.dumps({"id": 1, "error": error}).encode())
     assert isinstance(message, Error)
     assert message.error.code == -32603
     assert message.error.message == "the server gave no message"
+    assert message.foreign
+
+
+def test_an_error_that_is_a_text_is_the_message() -> None:
+    message = decode_message(b'{"error": "there is nothing at this path"}')
+    assert isinstance(message, Error)
+    assert (message.error.code, message.error.message) == (-32603, "there is nothing at this path")
+    assert message.foreign
 
 
 @pytest.mark.field("F24")

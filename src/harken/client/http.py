@@ -18,7 +18,7 @@ import anyio.abc
 
 from harken.client.connection import Connection, Options, Outgoing
 from harken.client.subscription import Subscription
-from harken.core.calls import Error, Malformed, Message, Result, decode_message, read_retry_after
+from harken.core.calls import NO_MESSAGE, Error, Malformed, Message, Result, decode_message, read_retry_after
 from harken.core.demux import Demux, Ending, Stream
 from harken.core.sse import Comment, Oversized, SSEDecoder
 from harken.core.wire import PROTOCOL_VERSION
@@ -245,9 +245,12 @@ class HTTPConnection(Connection):
             message = decode_message(bytes(body))
         except ProtocolError:
             message = Malformed("no JSON")
-        if isinstance(message, Error) or (isinstance(message, Result) and response.status_code < 400):
+        failed = response.status_code >= 400
+        if isinstance(message, Error) and not (failed and message.foreign):
             return message
-        raise _no_answer(response, body.decode(errors="replace"))
+        if isinstance(message, Result) and not failed:
+            return message
+        raise _no_answer(response, _text(bytes(body), message))
 
     async def _request_headers(self, request: Outgoing) -> dict[str, str]:
         """H3, besides what the client's own headers say. Raises what the token's source raises."""
@@ -394,18 +397,27 @@ def _refusal(response: httpx2.Response, error: RPCError) -> Refused:
     )
 
 
-def _no_answer(response: httpx2.Response, body: str = "") -> HarkenError:
-    """What to raise for a response that holds no message: its status is then all there is."""
+def _text(body: bytes, message: Message) -> str:
+    """What a body that is no message says: its `error` where that is a text, such as a gateway's, or all."""
+    if isinstance(message, Error) and message.error.message != NO_MESSAGE:
+        return message.error.message
+    return body.decode(errors="replace")
+
+
+def _no_answer(response: httpx2.Response, text: str = "") -> HarkenError:
+    """What to raise for a response that holds no message: its status and `text` are then all there is."""
     status = response.status_code
     if status < 400:
         if _is_stream(response):
             return ConnectionLost("the server closed the stream before it answered")
         content_type = response.headers.get("content-type", "no content type")
         return ProtocolError(f"the server answered with HTTP {status} and {content_type}, and no message")
-    text = " ".join(body.split())[:_SHOWN]
+    line = f"HTTP {status} {response.reason_phrase}".rstrip()
+    text = " ".join(text.split())[:_SHOWN]
+    if line.casefold().endswith(text.casefold()):
+        text = ""  # it says the same again
     challenge = response.headers.get("www-authenticate", "")[:_SHOWN]
-    details = ": ".join(part for part in (f"HTTP {status} {response.reason_phrase}", challenge, text) if part)
-    return _refusal(response, RPCError(status, details))
+    return _refusal(response, RPCError(status, ": ".join(part for part in (line, challenge, text) if part)))
 
 
 def _shown(url: httpx2.URL) -> str:

@@ -15,6 +15,7 @@ from harken.core.wire import INTERNAL_ERROR, PROTOCOL_VERSION, RequestId, valid_
 from harken.errors import ProtocolError, RPCError
 
 __all__ = [
+    "NO_MESSAGE",
     "Error",
     "Malformed",
     "Message",
@@ -47,10 +48,14 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """The failure of a request; `id` is None where the server gave none (decision D14)."""
+    """The failure of a request; `id` is None where the server gave none (decision D14).
+
+    `foreign` is whether the error is no JSON-RPC error, which has a code.
+    """
 
     id: RequestId | None
     error: RPCError
+    foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,7 @@ class Malformed:
 Message = Notification | Result | Error | ServerRequest | Malformed
 """Anything that a server sends."""
 
+NO_MESSAGE = "the server gave no message"
 _LONGEST_DELAY = 10**9  # seconds; beyond it a number is no delay but a mistake
 
 _decode = msgspec.json.Decoder().decode
@@ -124,20 +130,21 @@ def _answered(value: dict[str, object]) -> Message:
     if id is not None and not valid_id(id):
         return Malformed("id is neither an integer nor a string")
     if "error" in value:
-        return Error(id, _error(value["error"]))  # type: ignore[arg-type]  # valid_id() has just said so
+        error, foreign = _error(value["error"])
+        return Error(id, error, foreign)  # type: ignore[arg-type]  # valid_id() has just said so
     if "result" in value:
         return Result(id, value["result"])  # type: ignore[arg-type]  # as above
     return Malformed("neither method, result nor error")
 
 
-def _error(value: object) -> RPCError:
-    fields = value if isinstance(value, dict) else {}
+def _error(value: object) -> tuple[RPCError, bool]:
+    fields = value if isinstance(value, dict) else {"message": value}
     code, message = fields.get("code"), fields.get("message")
-    if not isinstance(code, int) or isinstance(code, bool):
+    if foreign := not isinstance(code, int) or isinstance(code, bool):
         code = INTERNAL_ERROR
     if not isinstance(message, str):
-        message = "the server gave no message"
-    return RPCError(code, message, fields.get("data"))
+        message = NO_MESSAGE
+    return RPCError(code, message, fields.get("data")), foreign
 
 
 def read_retry_after(data: object) -> float | None:
