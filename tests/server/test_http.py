@@ -171,6 +171,9 @@ def bad_envelopes() -> Iterator[Any]:
     yield case("H6", "unknown method", request("tools/lost"), status=404, code=-32601)
     yield case("H6", "another case", request("Server/Discover"), status=404, code=-32601)
     yield case("R22", "ping", request("ping"), status=404, code=-32601)
+    old_ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    old_headers = [header for header in bare if "mcp" not in header[0].lower()]
+    yield case("R22", "ping of an older client", old_ping, old_headers, status=404, code=-32601)
     yield case("H10", "batch", [good, good], bare, echoed=False)
     yield case("H10", "empty batch", [], bare, echoed=False)
     yield case("H10", "string", b'"x"', echoed=False)

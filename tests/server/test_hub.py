@@ -156,6 +156,24 @@ async def test_a_publisher_in_a_hot_loop_leaves_the_loop_to_others(min_interval:
         await task
 
 
+async def test_one_broken_stream_leaves_the_others_theirs() -> None:
+    broken: list[BaseException | None] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: broken.append(told.get("exception")))
+
+    class Broken(Memory):
+        def flush(self, at: float) -> None:
+            if self.state is State.ACKNOWLEDGED:
+                raise RuntimeError("this stream is broken")
+            super().flush(at)
+
+    async with Hub(drain_window=0) as hub:
+        bad, good = Broken(hub), Memory(hub)
+        await hub.publish(ToolsListChanged())
+        await until(lambda: "tools/list_changed" in good.written)
+        hub.leave(bad, Ending.CLIENT_GONE)
+    assert [type(error) for error in broken] == [RuntimeError]
+
+
 async def test_a_long_flush_gives_the_loop_back(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Hub(drain_window=0) as hub:
         loop = asyncio.get_running_loop()

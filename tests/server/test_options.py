@@ -58,6 +58,8 @@ def test_flags_texts_and_choices() -> None:
         check_flag("hold_empty", "false")
     with pytest.raises(TypeError, match="name"):
         check_text("name", b"harken")
+    with pytest.raises(ValueError, match="half of a surrogate pair"):
+        check_text("name", "half \ud800")
     with pytest.raises(ValueError, match="subscribed, child"):
         check_choice("report", "parent", ("subscribed", "child"))
 

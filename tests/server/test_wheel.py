@@ -193,3 +193,25 @@ def test_hasten_never_delays() -> None:
         assert begun + 1 <= at <= begun + 1 + GRAIN + 1e-6
 
     run(main())
+
+
+def test_one_broken_item_leaves_the_others_due() -> None:
+    async def main() -> None:
+        broken: list[BaseException | None] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: broken.append(told.get("exception")))
+        seen: list[Item] = []
+
+        def came(item: Item, at: float) -> None:
+            seen.append(item)
+            if item is items[0]:
+                raise RuntimeError("this item is broken")
+
+        items = [Item(now() + deadline) for deadline in (1.0, 1.0, 5.0)]
+        wheel: Wheel[Item] = Wheel(came, GRAIN)
+        for item in items:
+            wheel.schedule(item, item.deadline)
+        await asyncio.sleep(60)
+        assert seen == items
+        assert [type(error) for error in broken] == [RuntimeError]
+
+    run(main())

@@ -179,7 +179,7 @@ class Endpoint:
             if inbound.method in _OURS:
                 raise RPCError(INVALID_REQUEST, f"{inbound.method} needs an id")  # D16
             return None
-        if inbound.method == "initialize":
+        if inbound.method in {"initialize", "ping"}:
             self._hub.methods.check(inbound)  # A7: what an older client sends has none of the headers
         check_present(headers, inbound)
         meta = read_meta(inbound.params)

@@ -205,12 +205,14 @@ class Hub:
         """Write what is pending; a long flush gives the loop back and goes on in its next turn."""
         self._flush_due = None
         dirty, now = self._dirty, self._now()
-        for count in range(len(dirty)):
-            dirty.popleft().flush(now)
-            if not count & 63 and self._now() > now + _SLICE:
-                break
-        if dirty and self._flush_due is None:
-            self._schedule_flush()
+        try:
+            for count in range(len(dirty)):
+                dirty.popleft().flush(now)
+                if not count & 63 and self._now() > now + _SLICE:
+                    break
+        finally:  # whatever one stream does, the others are flushed
+            if dirty and self._flush_due is None:
+                self._schedule_flush()
 
     # -- Streams
 

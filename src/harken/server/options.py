@@ -30,9 +30,13 @@ def check_flag(name: str, value: object) -> None:
 
 
 def check_text(name: str, value: object) -> None:
-    """Raises TypeError unless `value` is a string."""
+    """Raises TypeError or ValueError unless `value` is a string that can be sent."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a string, not {value!r}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} holds half of a surrogate pair: {value!r}") from error
 
 
 def check_choice(name: str, value: object, choices: Collection[str]) -> None:

@@ -89,15 +89,19 @@ class Wheel(Generic[D]):
         current = max(int(now / self._grain), self._next or 0)
         self._handle = self._next = None
         self._earliest = current + 1
-        while self._order and self._order[0] <= current:
-            slot = heapq.heappop(self._order)
-            items = self._slots[slot]
-            while items:
-                item = next(iter(items))
-                self._take_out(item)
-                self._due(item, now)
-            self._slots.pop(slot, None)
-        if self._size:
-            self._arm(self._order[0])
-        else:
-            self.clear()
+        try:
+            while self._order and self._order[0] <= current:
+                slot = self._order[0]
+                items = self._slots[slot]
+                while items:
+                    item = next(iter(items))
+                    self._take_out(item)
+                    self._due(item, now)
+                if slot in self._slots:  # nobody has cleared the wheel meanwhile
+                    heapq.heappop(self._order)
+                    del self._slots[slot]
+        finally:  # whatever one item does, the others stay due
+            if self._size:
+                self._arm(self._order[0])
+            else:
+                self.clear()
