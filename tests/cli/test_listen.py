@@ -34,6 +34,7 @@ URL = "http://127.0.0.1:1/mcp"
         ([URL, "--tools", "--", sys.executable], "not both"),
         ([URL, URL, "--tools"], "unexpected extra argument"),
         (["127.0.0.1:8765/mcp", "--tools"], "is no URL"),
+        (["127.0.0.1:8765/mcp", "--tools"], "did you mean http://127.0.0.1:8765/mcp?"),
         ([sys.executable, "--tools"], "a command comes after --"),
         (["http://[/mcp", "--tools"], "is no URL"),
         ([URL, "--resource", "no uri"], "--resource: not a URI"),
@@ -75,7 +76,7 @@ def test_nobody_there_is_4(invoke: Invoke, everything: list[str]) -> None:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/mcp"
     code, stdout, stderr = invoke("listen", url, *everything)
     assert (code, stdout) == (4, "")
-    assert "ended (lost): the connection is lost: " in stderr
+    assert f"ended (lost): cannot reach {url}: connection refused; is the server running?\n" in stderr
     code, stdout, stderr = invoke("listen", url, *everything, "--json")
     assert (code, stderr) == (4, "")
     error, ended = map(json.loads, stdout.splitlines())

@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from harken.cli.options import check_token, is_url
+from harken.cli.options import check_token, is_url, perhaps
 
 
 @pytest.mark.parametrize("url", ["http://localhost", "https://a.example/mcp", "HTTP://[::1]:8766/x?y"])
@@ -17,6 +17,20 @@ def test_urls(url: str) -> None:
 )
 def test_what_is_no_url(text: str) -> None:
     assert not is_url(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["localhost:8766", "localhost/mcp", "127.0.0.1", "[::1]:8766/mcp", "a.example:80"]
+)
+def test_a_url_without_its_beginning(text: str) -> None:
+    assert perhaps(text) == f"; did you mean http://{text}?"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ftp://a.example", "http:a", "./run", "server.py", "localhosts", "a:99999"]
+)
+def test_what_is_no_url_without_its_beginning_either(text: str) -> None:
+    assert perhaps(text) == ""
 
 
 @pytest.mark.parametrize("token", ["", "a b", "a\n", "é"])

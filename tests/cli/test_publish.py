@@ -69,8 +69,10 @@ def test_one_event(invoke: Invoke, hub: Hub) -> None:
     assert body == [{"event": "tools_list_changed"}]
 
 
-def test_several_uris_are_several_events_in_one_request(invoke: Invoke, hub: Hub) -> None:
-    invoke("publish", "resource_updated", "file:///a", "file:///b", "--hub", f"{hub.url}/")
+@pytest.mark.parametrize("path", ["/", "/mcp", "/publish", "/publish/"])
+def test_several_uris_are_several_events_in_one_request(invoke: Invoke, hub: Hub, path: str) -> None:
+    invoke("publish", "resource_updated", "file:///a", "file:///b", "--hub", f"{hub.url}{path}")
+    assert [path for path, _, _ in hub.seen] == ["/publish"]
     assert [body for _, _, body in hub.seen] == [
         [{"event": "resource_updated", "uri": "file:///a"}, {"event": "resource_updated", "uri": "file:///b"}]
     ]
@@ -96,6 +98,7 @@ def test_hub_and_token_come_from_the_environment(
         (["nonsense"], "is not one of"),
         ([], "Missing argument"),
         (["tools_list_changed", "--hub", "localhost:8766"], "must be a URL"),
+        (["tools_list_changed", "--hub", "localhost:8766"], "did you mean http://localhost:8766?"),
         (["tools_list_changed", "--token", "a b"], "visible ASCII"),
     ],
 )
@@ -109,7 +112,7 @@ def test_a_wrong_call_is_a_usage_error(invoke: Invoke, words: list[str], problem
     ("answer", "told"),
     [
         ((401, b'{"error": "publishing needs a token"}'), "HARKEN_TOKEN"),
-        ((400, b'{"error": "entry 0: bad"}'), "entry 0: bad"),
+        ((400, b'{"error": "the entry at index 0: bad"}'), "the entry at index 0: bad"),
         ((503, b'{"error": "shutting down"}'), "shutting down"),
         ((404, b"<html>"), "does not answer like a harken hub"),
         ((200, b"[]"), "does not answer like a harken hub"),

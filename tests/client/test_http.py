@@ -10,6 +10,7 @@ from email.utils import format_datetime
 from typing import Any
 
 import anyio
+import anyio.abc
 import httpx2
 import pytest
 
@@ -588,8 +589,25 @@ async def test_a_stream_that_closes_before_the_ack_is_lost() -> None:
 async def test_a_server_that_is_not_there() -> None:
     async with http_server(hold) as server:
         pass
-    with pytest.raises(ConnectionLost, match=r"127\.0\.0\.1"):
+    with pytest.raises(ConnectionLost) as caught:
         await enter(server)
+    assert str(caught.value) == f"cannot reach {server.url}: connection refused; is the server running?"
+
+
+async def test_a_server_without_tls_that_is_asked_for_it() -> None:
+    async def plain(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            await stream.receive()
+            await stream.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
+    url = f"127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}/mcp"
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, plain)
+        with pytest.raises(ConnectionLost) as caught:
+            await enter(Server(f"https://{url}"))
+        tasks.cancel_scope.cancel()
+    assert str(caught.value) == f"cannot reach https://{url}: its port does not speak TLS; try http://{url}"
 
 
 async def test_an_error_never_shows_what_is_secret_in_the_url() -> None:

@@ -15,7 +15,7 @@ import click
 
 from harken.cli.exits import EXIT_OF, Exit
 from harken.cli.follow import Follower
-from harken.cli.options import is_url, json_option, token_option
+from harken.cli.options import is_url, json_option, perhaps, token_option
 from harken.cli.output import Output, hush, open_output, reader_gone
 from harken.cli.stay import Stayer
 from harken.client.listen import connect
@@ -163,9 +163,8 @@ def _target(url: str | None, command: Sequence[str] | None) -> str | Sequence[st
     if url is None:
         raise click.UsageError("say where to listen: a URL, or a command after --")
     if not is_url(url):
-        raise click.UsageError(
-            f"{url!r} is no URL of http or https; a command comes after --: harken listen --all -- COMMAND"
-        )
+        command_hint = "; a command comes after --: harken listen --all -- COMMAND"
+        raise click.UsageError(f"{url!r} is no URL of http or https{perhaps(url) or command_hint}")
     importlib.import_module("harken.client.http")  # a missing extra is told before anything runs
     return url
 

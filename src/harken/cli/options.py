@@ -9,7 +9,9 @@ from urllib.parse import urlsplit
 
 import click
 
-__all__ = ["check_token", "host_option", "is_url", "json_option", "port_option", "token_option"]
+__all__ = ["check_token", "host_option", "is_url", "json_option", "perhaps", "port_option", "token_option"]
+
+_ADDRESS = re.compile(r"localhost(?=[:/]|$)|\d+(\.\d+){3}(?=[:/]|$)|\[[0-9a-fA-F:.]+\]|[\w.-]+:\d")
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -28,6 +30,12 @@ def is_url(text: str) -> bool:
         return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
+
+
+def perhaps(text: str) -> str:
+    """`; did you mean http://…?` where `text` is a URL but for its beginning, else nothing."""
+    url = f"http://{text}"
+    return f"; did you mean {url}?" if _ADDRESS.match(text) and is_url(url) else ""
 
 
 def host_option(function: Callable[..., Any]) -> Callable[..., Any]:

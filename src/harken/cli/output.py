@@ -203,7 +203,9 @@ def printable(text: str) -> str:
 
 
 def _sentence(ending: Ending, detail: str | None) -> str:
-    return f"{SENTENCES[ending]}: {detail}" if detail else SENTENCES[ending]
+    if detail is None or ending is Ending.LOST:  # what it says then is a sentence of its own
+        return detail or SENTENCES[ending]
+    return f"{SENTENCES[ending]}: {detail}"
 
 
 def _described(wanted: Filter) -> str:

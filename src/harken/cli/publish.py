@@ -8,7 +8,7 @@ import click
 import httpx2
 
 from harken.cli.exits import Exit
-from harken.cli.options import is_url, token_option
+from harken.cli.options import is_url, perhaps, token_option
 from harken.core.events import Event
 from harken.gateway.entries import EVENT_NAMES, InvalidEntry, entry_of, make_event
 from harken.gateway.loopback import is_loopback
@@ -74,14 +74,15 @@ def _events(name: str, uris: tuple[str, ...]) -> list[Event]:
 
 
 def endpoint_of(hub: str) -> str:
-    """Where to POST; the URL that `harken hub` prints does as well as the base URL.
+    """Where to POST; the URLs of the hub's two paths do as well as the base URL.
 
     Raises click.UsageError for what is no URL.
     """
     if not is_url(hub):
-        raise click.UsageError(f"--hub must be a URL such as http://127.0.0.1:8766, not {hub!r}")
+        problem = f"--hub must be a URL such as http://127.0.0.1:8766, not {hub!r}"
+        raise click.UsageError(f"{problem}{perhaps(hub)}")
     parts = urlsplit(hub)
-    path = parts.path.rstrip("/").removesuffix("/mcp")
+    path = parts.path.rstrip("/").removesuffix("/mcp").removesuffix("/publish")
     return parts._replace(path=f"{path}/publish", query="", fragment="").geturl()
 
 

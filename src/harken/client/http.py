@@ -6,7 +6,7 @@ import base64
 import logging
 import re
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -49,6 +49,8 @@ _NAMED = {"resources/read": "uri", "tools/call": "name", "prompts/get": "name"}
 _PLAIN = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 _SENTINEL = re.compile(r"=\?base64\?.*\?=")
 _TOKEN = re.compile(r"[!-~]+")
+# What OpenSSL calls an answer that is no TLS, in the words of its versions.
+_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"})
 
 
 @dataclass(slots=True)
@@ -310,8 +312,10 @@ class HTTPConnection(Connection):
             ) from error
 
     def _broken(self, error: httpx2.HTTPError) -> ConnectionLost:
-        what = str(error) or type(error).__name__
-        return ConnectionLost(f"the connection to {_shown(self._url)} failed: {what}")
+        url = _shown(self._url)
+        if isinstance(error, httpx2.ConnectError):
+            return ConnectionLost(f"cannot reach {url}: {_unreachable(error, url)}")
+        return ConnectionLost(f"the connection to {url} failed: {str(error) or type(error).__name__}")
 
 
 @cache
@@ -418,6 +422,28 @@ def _no_answer(response: httpx2.Response, text: str = "") -> HarkenError:
         text = ""  # it says the same again
     challenge = response.headers.get("www-authenticate", "")[:_SHOWN]
     return _refusal(response, RPCError(status, ": ".join(part for part in (line, challenge, text) if part)))
+
+
+def _unreachable(error: httpx2.ConnectError, url: str) -> str:
+    """Why there is no connection, and what may help; httpx2 itself says no more than that attempts failed."""
+    causes = list(_causes(error))
+    for cause in causes:
+        if isinstance(cause, ConnectionRefusedError):
+            return "connection refused; is the server running?"
+        if isinstance(cause, ssl.SSLError) and cause.reason in _NO_TLS:
+            return f"its port does not speak TLS; try http{url.removeprefix('https')}"
+    told = [cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror]
+    return told[-1] if told else str(error) or type(error).__name__
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception and all that led to it, the innermost last."""
+    while error is not None:
+        yield error
+        if isinstance(error, BaseExceptionGroup):
+            for one in error.exceptions:
+                yield from _causes(one)
+        error = error.__cause__ or error.__context__
 
 
 def _shown(url: httpx2.URL) -> str:
