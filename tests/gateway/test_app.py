@@ -92,7 +92,7 @@ async def test_an_older_client_learns_which_versions_would_do(serve: Serve) -> N
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "hub.example"])
 def test_off_loopback_strangers_may_not_publish(host: str) -> None:
-    with pytest.raises(ValueError, match="--publish-token"):
+    with pytest.raises(ValueError, match="HARKEN_PUBLISH_TOKEN or pass --publish-token"):
         build(host, None)
     build(host, "secret")
 

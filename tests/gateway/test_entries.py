@@ -56,7 +56,7 @@ def test_a_bad_entry_is_named(entry: object, reason: str) -> None:
     with pytest.raises(InvalidEntry, match=reason) as caught:
         parse(json.dumps([{"event": "tools_list_changed"}, entry]).encode())
     assert caught.value.index == 1
-    assert str(caught.value).startswith("entry 1: ")
+    assert str(caught.value).startswith("the entry at index 1: ")
 
 
 def test_a_lone_bad_entry_has_no_index() -> None:

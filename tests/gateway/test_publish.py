@@ -60,7 +60,7 @@ async def test_a_bad_entry_is_named_and_none_is_accepted(serve: Serve) -> None:
         assert answer.status_code == 400
         assert answer.json()["index"] == 1
         assert "event must be one of" in answer.json()["reason"]
-        assert error(answer).startswith("entry 1: ")
+        assert error(answer).startswith("the entry at index 1: ")
         await peer.publish({"event": "prompts_list_changed"})
         assert (await anext(messages))["method"] == "notifications/prompts/list_changed"
 

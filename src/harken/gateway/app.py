@@ -29,7 +29,7 @@ def build(host: str, publish_token: str | None) -> tuple[Hub, ASGIApp]:
     if publish_token is None and not is_loopback(host):
         raise ValueError(
             f"{host} can be reached from other machines, so publishing needs a token: "
-            "pass --publish-token, or leave --host at 127.0.0.1"
+            "set HARKEN_PUBLISH_TOKEN or pass --publish-token, or leave --host at 127.0.0.1"
         )
     methods = {method: _empty(key) for method, key in _LISTS.items()}
     hub = Hub(name="harken hub", version=__version__, methods=methods)

@@ -43,7 +43,7 @@ class InvalidEntry(ValueError):
     """What was posted is no event; `index` is the bad entry's place in the list, None without a list."""
 
     def __init__(self, reason: str, index: int | None = None) -> None:
-        super().__init__(reason if index is None else f"entry {index}: {reason}")
+        super().__init__(reason if index is None else f"the entry at index {index}: {reason}")
         self.index = index
         self.reason = reason
 
