@@ -112,6 +112,7 @@ def test_a_fault_is_told_before_its_traceback(
 
 
 def test_a_command_that_ends_at_once_is_4(invoke: Invoke) -> None:
-    code, _, stderr = invoke("listen", "--tools", "--", sys.executable, "-c", "pass")
+    code, _, stderr = invoke("listen", "--tools", "--", sys.executable, "-c", "print('usage: me')")
     assert code == 4
-    assert "ended (lost)" in stderr
+    assert "ended with status 0 before it answered; does it speak MCP" in stderr
+    assert "It wrote 'usage: me'" in stderr

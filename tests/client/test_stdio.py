@@ -213,6 +213,18 @@ async def test_ctrl_c_is_not_for_the_server() -> None:
         assert os.getpgid(await pid_of(connection)) != os.getpgid(0)
 
 
+@pytest.mark.parametrize(
+    ("code", "wrote"), [("", ""), ("print('hello')", " It wrote 'hello'."), ("print('1')", " It wrote '1'.")]
+)
+async def test_a_program_that_ends_without_an_answer(code: str, wrote: str) -> None:
+    command = [sys.executable, "-c", f"{code}; raise SystemExit(3)" if code else "raise SystemExit(3)"]
+    with anyio.fail_after(20), pytest.raises(ConnectionLost) as caught:
+        async with connect(command) as connection:
+            await connection.request("tools/list")
+    question = "before it answered; does it speak MCP on its stdin and stdout?"
+    assert str(caught.value) == f"{sys.executable!r} has ended with status 3 {question}{wrote}"
+
+
 async def test_a_command_that_is_not_there() -> None:
     with pytest.raises(ConnectionLost, match=r"cannot start 'no-such-command'"):
         async with connect(["no-such-command"]):

@@ -29,6 +29,8 @@ _OUTBOX = 64
 _FLUSH_TIME = 1.0
 # How long what a dead server has still written may take to be read, in seconds.
 _DRAIN = 0.5
+# How much of a line that is no message is shown, in bytes.
+_SHOWN = 200
 
 
 _Written = tuple[bytes, Callable[[], None]]
@@ -54,6 +56,8 @@ class ChannelConnection(Connection):
         self._calls: dict[RequestId | None, _Call] = {}
         self._sent: set[object] = set()  # the listens that have been handed to the writer
         self._lost: ConnectionLost | None = None
+        self._heard = False  # whether the server has ever sent a message
+        self._garbled = b""  # the last line before that, which was none
         self._room = anyio.Semaphore(_OUTBOX)
         self._written = anyio.Event()
         self._read_out = anyio.Event()
@@ -170,7 +174,8 @@ class ChannelConnection(Connection):
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
             with anyio.move_on_after(_DRAIN):
                 await self._read_out.wait()  # its last words may still be on their way
-            self._lose(ConnectionLost("the server no longer reads"))
+            read_out = self._read_out.is_set()
+            self._lose(ConnectionLost(await self._last_words() if read_out else "the server no longer reads"))
         finally:
             self._written.set()
 
@@ -190,10 +195,14 @@ class ChannelConnection(Connection):
                 raise ProtocolError(f"the server sent a line of more than {line.cap} bytes")
             message = decode_message(line)
         except ProtocolError as error:
-            logger.warning("%s: all subscriptions are told that anything may have changed", error)
+            if not self._heard:
+                self._garbled = b"" if isinstance(line, Oversized) else line[:_SHOWN]
+            shown = "" if isinstance(line, Oversized) else f": {line[:_SHOWN].decode(errors='replace')!r}"
+            logger.warning("%s%s; all subscriptions are told that anything may have changed", error, shown)
             for stream in self._channel.resync():  # F24
                 self._wake(stream)
         else:
+            self._heard = True
             self._dispatch(message)
 
     def _dispatch(self, message: Message) -> None:

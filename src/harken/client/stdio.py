@@ -104,7 +104,7 @@ class StdioConnection(ChannelConnection):
 
     async def _last_words(self) -> str:
         with anyio.move_on_after(_DRAIN):
-            return f"{self._command[0]!r} has ended with status {await self._process.wait()}"
+            return self._death(await self._process.wait())
         return f"{self._command[0]!r} has closed its stdout"
 
     async def _watch(self) -> None:
@@ -112,7 +112,15 @@ class StdioConnection(ChannelConnection):
         status = await self._process.wait()
         with anyio.move_on_after(_DRAIN):
             await self._read_out.wait()
-        self._lose(ConnectionLost(f"{self._command[0]!r} has ended with status {status}"))
+        self._lose(ConnectionLost(self._death(status)))
+
+    def _death(self, status: int) -> str:
+        """The server's end, and what may be wrong with one that has never said anything."""
+        ended = f"{self._command[0]!r} has ended with status {status}"
+        if self._heard:
+            return ended
+        wrote = f" It wrote {self._garbled.decode(errors='replace')!r}." if self._garbled else ""
+        return f"{ended} before it answered; does it speak MCP on its stdin and stdout?{wrote}"
 
     async def _read_stderr(self, report: Callable[[str], object]) -> None:
         assert self._process.stderr is not None
