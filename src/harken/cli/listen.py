@@ -123,9 +123,9 @@ def listen(
       {"type":"state","state":"backing_off","reason":"lost","delay":0.7,"time":"…"}
 
     \b
-    Exit codes: 0 the stream ended gracefully or N events were seen, 1 internal
-    fault, 2 usage, 3 refused by the server, 4 connection lost, 5 time is up,
-    130 Ctrl-C.
+    Exit codes: 0 the stream ended gracefully or N events were seen (the line
+    "ended" tells which), 1 internal fault, 2 usage, 3 refused by the server,
+    4 connection lost, 5 time is up, 130 Ctrl-C, 143 SIGTERM.
     """
     wanted = _filter(tools, prompts, resources, uris, everything)
     server = _target(target, context.meta.get(__name__))
