@@ -71,14 +71,23 @@ def edit() -> None:
     TODAY.write_text(f"# Today\n\nThe demo wrote this at {time.strftime('%H:%M:%S')}.\n", "utf-8")
 
 
-def show(stream: IO[str]) -> None:
-    """Repeats what the listener prints; its first line is the ack, and a moment later comes the edit."""
+def begin(once: bool) -> None:
+    """Invites whoever stays, and edits."""
+    if not once:
+        say(f"\nEdit, add or delete a file in {NOTES} and watch. Ctrl-C ends.\n")
+    edit()
+
+
+def show(stream: IO[str], once: bool) -> None:
+    """Repeats what the listener prints; a moment after the ack, its first line, comes the edit.
+
+    Until then the ack may go on: what is not honored has a line of its own. Whoever stays is then invited.
+    """
     first = stream.readline()
     if not first:
         return
     say(first.rstrip())
-    say(f"\nEdit, add or delete a file in {NOTES} and watch. Ctrl-C ends.\n")
-    timer = threading.Timer(MOMENT, edit)
+    timer = threading.Timer(MOMENT, begin, [once])
     timer.daemon = True
     timer.start()
     echo(stream, "")
@@ -93,13 +102,14 @@ def run(once: bool) -> int:
             return server.wait(PATIENCE) or 1
         say(f"$ harken serve {NOTES} --port 0\n{url}\n\n$ harken listen {url} --all")
         threading.Thread(target=echo, args=(log, "server: "), daemon=True).start()
-        return attend(server, url, ["--count", "1"] if once else [])
+        return attend(server, url, once)
 
 
-def attend(server: subprocess.Popen[str], url: str, options: list[str]) -> int:
+def attend(server: subprocess.Popen[str], url: str, once: bool) -> int:
     """Listens until the listener ends; at Ctrl-C the server ends first, so that the listener sees why."""
+    options = ["--count", "1"] if once else []
     with command("listen", url, "--all", *options, output="stdout") as (listener, output):
-        reader = threading.Thread(target=show, args=(output,), daemon=True)
+        reader = threading.Thread(target=show, args=(output, once), daemon=True)
         reader.start()
         try:
             listener.wait()

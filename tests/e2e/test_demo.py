@@ -60,14 +60,18 @@ async def rest(process: asyncio.subprocess.Process) -> str:
 
 async def test_once_shows_the_edit_and_ends(examples: Path) -> None:
     async with demo(examples, "--once") as process:
-        await line_with(process, "updated", "today.md")
-        assert "Traceback" not in await rest(process)
+        output = await rest(process)
         assert await process.wait() == 0
+    assert any("updated" in line and "today.md" in line for line in output.splitlines())
+    assert "Traceback" not in output
+    assert "Edit, add" not in output  # nobody can, it ends
     assert "The demo wrote this" in (examples / "notes" / "today.md").read_text("utf-8")
 
 
 async def test_edits_by_hand_are_seen_until_ctrl_c(examples: Path) -> None:
     async with demo(examples) as process:
+        await line_with(process, "not honored")
+        await line_with(process, "Edit, add or delete")
         await line_with(process, "today.md")
         (examples / "notes" / "shopping.md").write_text("- a drum\n", "utf-8")
         await line_with(process, "updated", "shopping.md")
