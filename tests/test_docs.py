@@ -6,9 +6,11 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -54,6 +56,22 @@ def serving(folder: Path, module: str, port: int) -> Iterator[None]:
     finally:
         process.terminate()
         process.communicate(timeout=20)
+
+
+@contextmanager
+def running(command: list[str], folder: Path, output: str) -> Iterator[IO[str]]:
+    """What a program prints, until the test is done with it, or for half a minute."""
+    stdout, stderr = (subprocess.PIPE if name == output else None for name in ("stdout", "stderr"))
+    with subprocess.Popen(command, cwd=folder, text=True, stdout=stdout, stderr=stderr) as process:
+        limit = threading.Timer(30, process.kill)
+        limit.start()
+        try:
+            stream = process.stdout or process.stderr
+            assert stream is not None
+            yield stream
+        finally:
+            limit.cancel()
+            process.kill()
 
 
 def run(folder: Path, name: str) -> str:
@@ -106,6 +124,23 @@ def test_watch_runs(folder: Path, port: int) -> None:
         "read again: sensor://kitchen/temperature",
         "closed closed None",
     ]
+
+
+def test_mirror_keeps_its_copies_right(folder: Path, port: int) -> None:
+    notes = folder / "notes"
+    notes.mkdir()
+    (notes / "today.md").write_text("drum")
+    harken = str(Path(sys.executable).with_name("harken"))
+    with (
+        running([harken, "serve", str(notes), "--port", str(port)], folder, "stderr") as served,
+        running([sys.executable, "-u", "mirror.py"], folder, "stdout") as printed,
+    ):
+        assert served.readline().startswith("http")
+        assert printed.readline() == "fetched all: 1\n"
+        (notes / "today.md").write_text("drums")
+        assert printed.readline() == f"fetched {(notes / 'today.md').as_uri()}\n"
+        (notes / "more.md").write_text("a bell")
+        assert "fetched all: 2\n" in printed
 
 
 def test_several_on_stdio_runs(folder: Path) -> None:
