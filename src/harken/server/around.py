@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from harken.core.calls import Result, decode_message, encode_request
 from harken.core.events import ALL_KINDS, Kind
 from harken.core.wire import (
     DISCOVER,
@@ -18,7 +18,7 @@ from harken.core.wire import (
     encode_error,
     encode_result,
 )
-from harken.errors import RPCError
+from harken.errors import ProtocolError, RPCError
 from harken.server.asgi import ASGIApp, Message, Receive, Scope, Send
 from harken.server.discover import BITS, with_bits
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "Inner", "lifespan", "pass_on"]
 
-
 _TURNED_AWAY = frozenset({401, 403, 407, 421, 429})
 _NO_SUCH_METHOD = frozenset({404, 405})
 
 logger: logging.Logger = logging.getLogger("harken")
 
 
-class Answer(msgspec.Struct):
+@dataclass(slots=True)
+class Answer:
     """What the app answered to `server/discover`: its result, or a refusal to pass on."""
 
     status: int
@@ -122,7 +122,7 @@ async def pass_on(answer: Answer, id: RequestId, send: Send, extra: Iterable[tup
 
 def _question(scope: Scope, meta: object) -> tuple[Scope, bytes]:
     """A listen made into the `server/discover` that its client could have sent."""
-    question = msgspec.json.encode({"jsonrpc": "2.0", "id": 0, "method": DISCOVER, "params": {"_meta": meta}})
+    question = encode_request(0, DISCOVER, {"_meta": meta})
     changed = {b"mcp-method": DISCOVER.encode(), b"content-length": str(len(question)).encode()}
     headers = [
         (name, changed.get(name.lower(), value))
@@ -142,15 +142,13 @@ def _result(body: bytes) -> dict[str, Any] | None:
     candidates = [body, *(line[5:] for line in body.splitlines() if line.startswith(b"data:"))]
     for candidate in candidates:
         try:
-            message = msgspec.json.decode(candidate)
-        except (msgspec.DecodeError, RecursionError):
+            message = decode_message(candidate)
+        except ProtocolError:
             continue
-        result = message.get("result") if isinstance(message, dict) else None
-        if not isinstance(result, dict):
-            continue
-        versions = result.get("supportedVersions")
-        if isinstance(versions, list) and PROTOCOL_VERSION in versions:
-            return result
+        if isinstance(message, Result) and isinstance(message.result, dict):
+            versions = message.result.get("supportedVersions")
+            if isinstance(versions, list) and PROTOCOL_VERSION in versions:
+                return message.result
     return None
 
 

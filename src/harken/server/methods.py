@@ -7,8 +7,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-import msgspec
-
 from harken.core.wire import (
     INTERNAL_ERROR,
     METHOD_NOT_FOUND,
@@ -87,7 +85,7 @@ class Methods:
 
 def _is_json(data: object) -> bool:
     try:
-        msgspec.json.encode(data)
+        encode_error(None, RPCError(INTERNAL_ERROR, "", data))
     except Exception:  # noqa: BLE001 - whatever a handler put there
         return False
     return True
