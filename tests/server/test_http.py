@@ -542,6 +542,17 @@ async def test_too_many_uris_are_the_callers_fault() -> None:
 
 
 @pytest.mark.clause("D9")
+async def test_a_handler_may_send_its_caller_away_for_a_while() -> None:
+    async def busy(request: Request) -> Mapping[str, object]:
+        raise RPCError(-32603, "come back later", {"reason": "server_full", "retryAfter": 7})
+
+    async with serving(new_hub(methods={"tools/list": busy}).asgi()) as port:
+        answer = await asked(port, request("tools/list"))
+        assert answer.status == 503
+        assert answer.headers["retry-after"] == ["7"]
+
+
+@pytest.mark.clause("D9")
 async def test_a_server_that_shuts_down_sends_clients_away() -> None:
     hub = new_hub()
     async with serving(hub.asgi()) as port:

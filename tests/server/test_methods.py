@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from harken.core.wire import Inbound, Meta
+from harken.core.wire import Inbound, Meta, encode_error
 from harken.errors import RPCError
-from harken.server.methods import Methods, Request, encode_answer
+from harken.server.methods import Methods, Request
 from tests.wire_client import CODES, PREFIX, check_error
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +36,8 @@ def answering(answer: Any) -> Methods:
 
 async def answered(methods: Methods) -> Any:
     """The response as its reader sees it."""
-    return json.loads(encode_answer("é", await methods.answer(REQUEST)))
+    answer = await methods.answer(REQUEST)
+    return json.loads(encode_error("é", answer) if isinstance(answer, RPCError) else answer)
 
 
 @pytest.mark.clause("A1")

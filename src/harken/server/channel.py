@@ -30,7 +30,7 @@ from harken.core.wire import (
 )
 from harken.errors import InvalidFilter, InvalidMessage, RPCError
 from harken.server.limits import busy
-from harken.server.methods import Request, encode_answer
+from harken.server.methods import Request
 from harken.server.stream import Stream
 
 if TYPE_CHECKING:
@@ -200,7 +200,8 @@ class Channel:
         answer = await self.hub.methods.answer(request)
         task = asyncio.current_task()
         if task is not None and not task.cancelling():  # a handler may have kept its cancellation to itself
-            self.write(encode_answer(request.id, answer) + LINES.after)
+            encoded = encode_error(request.id, answer) if isinstance(answer, RPCError) else answer
+            self.write(encoded + LINES.after)
 
     # -- Output
 

@@ -43,7 +43,7 @@ from harken.server.headers import (
     origin_allowed,
 )
 from harken.server.http_stream import serve_stream
-from harken.server.methods import Request, encode_answer
+from harken.server.methods import Request
 
 if TYPE_CHECKING:
     from harken.server.hub import Hub
@@ -210,8 +210,9 @@ class Endpoint:
         answer = await self._hub.methods.answer(
             Request(inbound.id, inbound.method, inbound.params or {}, meta)
         )
-        status = _status(answer) if isinstance(answer, RPCError) else 200
-        await _respond(send, status, encode_answer(inbound.id, answer), [_JSON, *headers])
+        if isinstance(answer, RPCError):
+            raise answer
+        await _respond(send, 200, answer, [_JSON, *headers])
 
     async def _accept(self, scope: Scope, send: Send, headers: Headers, inbound: Inbound) -> Accepted | None:
         assert inbound.id is not None

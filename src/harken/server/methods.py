@@ -104,8 +104,3 @@ def unknown(inbound: Inbound) -> RPCError:
             },
         )
     return RPCError(METHOD_NOT_FOUND, f"method {inbound.method[:64]!r} is not found")
-
-
-def encode_answer(id: RequestId | None, answer: bytes | RPCError) -> bytes:
-    """The response in bytes, whichever it is."""
-    return encode_error(id, answer) if isinstance(answer, RPCError) else answer
