@@ -198,8 +198,10 @@ class ChannelConnection(Connection):
             if not self._heard:
                 self._garbled = b"" if isinstance(line, Oversized) else line[:_SHOWN]
             shown = "" if isinstance(line, Oversized) else f": {line[:_SHOWN].decode(errors='replace')!r}"
-            logger.warning("%s%s; all subscriptions are told that anything may have changed", error, shown)
-            for stream in self._channel.resync():  # F24
+            streams = self._channel.resync()  # F24
+            told = "; all subscriptions are told that anything may have changed" if streams else ""
+            logger.warning("%s%s%s", error, shown, told)
+            for stream in streams:
                 self._wake(stream)
         else:
             self._heard = True
