@@ -99,3 +99,4 @@ clean: ## remove everything that was fetched or generated
 	rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov dist
 	find tests bench -name node_modules -type d -prune -exec rm -rf {} +
 	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -f examples/notes/today.md
